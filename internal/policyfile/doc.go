@@ -1,0 +1,27 @@
+// Package policyfile reads a strict YAML file into Go structs that describe
+// their own keys. It knows YAML, positions, ranges and defaults; it does not
+// know what any key means.
+//
+// # Struct tags
+//
+//	key:"max_connections"   the key; `key:",inline"` takes the fields of an embedded struct into this level
+//	default:"10000"         the value of a key that is not written: a scalar, [] or [a, b], or for
+//	                        integers another key of the same struct, optionally divided: "max_circuits/64"
+//	min:"1" max:"100"       the range of an integer; either may name another key of the same struct,
+//	                        which must stand before this one
+//	zero:"off"              what 0 means where 0 has a meaning of its own (for documentation and messages)
+//	enum:"a|b|c"            the allowed values of a string, or of each element of a list of strings
+//	required:"true"         the key must be written
+//	path:"true"             a file path: relative ones are relative to the folder of the policy file
+//	doc:"what it does"      one phrase
+//
+// Field types: bool, int, string, any type with UnmarshalText (netip.Prefix,
+// netip.AddrPort, …), structs, slices and string-keyed maps of these.
+//
+// A key that is not written takes its default or, where another key has moved
+// its range, the nearest value of the range; only written values are refused.
+// A struct with a method Validate() error is asked after its fields were
+// decoded without fault; errors.Join of several errors gives several faults, and
+// an error with a method PolicyKey() string (a dotted path below the struct:
+// "addresses[0]") is reported at that key's position.
+package policyfile

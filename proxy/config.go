@@ -1,0 +1,36 @@
+package proxy
+
+import (
+	"net/netip"
+
+	"relayedge/admission"
+)
+
+// ListenerConfig is one entry of the listeners section of the policy.
+type ListenerConfig struct {
+	Name           string         `key:"name" required:"true" doc:"the listener's name in metrics and logs"`
+	Bind           string         `key:"bind" required:"true" doc:"host:port; [::]:443 takes IPv6 and IPv4"`
+	Protocol       string         `key:"protocol" default:"tcp" enum:"tcp" doc:"tcp: bytes pass untouched"`
+	TLS            string         `key:"tls" default:"terminate" enum:"terminate|none" doc:"terminate: TLS ends here; none: plain TCP"`
+	TLSMinVersion  string         `key:"tls_min_version" default:"1.2" enum:"1.2|1.3" doc:"the lowest TLS version"`
+	ALPN           []string       `key:"alpn" default:"[http/1.1]" doc:"application protocols that are offered"`
+	ClientCAFile   string         `key:"client_ca_file" default:"" path:"true" doc:"PEM file of the CAs whose client certificates are required; empty: none are asked for"`
+	TrustProxyFrom []netip.Prefix `key:"trust_proxy_from" default:"[]" doc:"networks whose PROXY header is required and believed; if set, every other peer is refused"`
+	Upstream       string         `key:"upstream" default:"relay" doc:"where connections go"`
+}
+
+// Limits is the limits section of the policy: the gate's limits and those of a connection's life.
+type Limits struct {
+	admission.Limits `key:",inline"`
+
+	RateLimitBPS            int    `key:"rate_limit_bps" default:"1048576" min:"1024" doc:"bytes a second that one client may send; beyond it the edge reads slower"`
+	RateLimitBurstBytes     int    `key:"rate_limit_burst_bytes" default:"4194304" min:"65536" doc:"burst of rate_limit_bps: the larger of the two"`
+	ProxyHeaderTimeoutSecs  int    `key:"proxy_header_timeout_secs" default:"5" min:"1" max:"60" doc:"time for a trusted peer's PROXY header, in all"`
+	TLSHandshakeTimeoutSecs int    `key:"tls_handshake_timeout_secs" default:"10" min:"1" max:"120" doc:"time to finish the TLS handshake, from accept or from the PROXY header"`
+	FirstByteTimeoutSecs    int    `key:"first_byte_timeout_secs" default:"0" min:"0" max:"300" zero:"off" doc:"time from the handshake to the client's first byte"`
+	ConnectionTimeoutSecs   int    `key:"connection_timeout_secs" default:"300" min:"60" max:"86400" doc:"time a connection may send nothing"`
+	IdleCounts              string `key:"idle_counts" default:"client" enum:"client|both" doc:"whose bytes are progress for connection_timeout_secs"`
+	WriterStallSecs         int    `key:"writer_stall_secs" default:"30" min:"1" max:"3600" doc:"time in which a peer takes no byte while bytes wait for it"`
+	HalfCloseTimeoutSecs    int    `key:"half_close_timeout_secs" default:"60" min:"1" max:"3600" doc:"life of a half-closed pair without progress"`
+	DrainSecs               int    `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open connections get at shutdown"`
+}
