@@ -1,6 +1,13 @@
 package admission
 
-import "net/netip"
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // Limits are the settings of a Gate. The tags are read by the policy file:
 // key, default, range and effect; Validate holds Go programs to the same ranges.
@@ -16,14 +23,101 @@ type Limits struct {
 
 	// Observe names the limits, by key, that only count what they would have refused.
 	Observe []string `key:"observe" default:"[]" enum:"max_connections_per_ip|max_connections_per_ipv6_48|connection_rate_per_ip|connection_rate_per_ipv6_48" doc:"limits that count what they would refuse and let it in"`
-	// Deny lists the networks that are refused.
+	// Deny lists the networks that are refused. An IPv4 network matches however
+	// the client's address is spelled, and so does its IPv4-mapped spelling here;
+	// an IPv6 network wider than ::ffff:0:0/96 holds IPv6 addresses alone.
 	Deny []netip.Prefix `key:"deny" default:"[]" doc:"networks refused at accept"`
-	// EmbeddedIPv4 lists the prefixes whose last 32 bits are the client's IPv4 address.
+	// EmbeddedIPv4 lists the IPv6 prefixes, of at most 96 bits, whose last 32
+	// bits are the client's IPv4 address.
 	EmbeddedIPv4 []netip.Prefix `key:"embedded_ipv4" default:"[64:ff9b::/96]" doc:"IPv6 prefixes whose last 32 bits are the client's IPv4 address"`
 }
 
-// DefaultLimits returns the defaults of the policy file.
-func DefaultLimits() Limits { panic("stub") }
+const (
+	keyHostCap  = "max_connections_per_ip"
+	keySiteCap  = "max_connections_per_ipv6_48"
+	keyHostRate = "connection_rate_per_ip"
+	keySiteRate = "connection_rate_per_ipv6_48"
 
-// Validate returns an error that names every field out of its range.
-func (l Limits) Validate() error { panic("stub") }
+	maxRate  = 100_000
+	maxBurst = 1_000_000
+)
+
+var observable = []string{keyHostCap, keySiteCap, keyHostRate, keySiteRate}
+
+// DefaultLimits returns the defaults of the policy file.
+func DefaultLimits() Limits {
+	return Limits{
+		MaxConnections:           10_000,
+		MaxConnectionsPerIP:      64,
+		MaxConnectionsPerIPv648:  256,
+		ConnectionRatePerIP:      20,
+		ConnectionBurstPerIP:     128,
+		ConnectionRatePerIPv648:  80,
+		ConnectionBurstPerIPv648: 512,
+		// The well-known prefix of NAT64, RFC 6052.
+		EmbeddedIPv4: []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96")},
+	}
+}
+
+// limitError is a fault of one setting. Its text begins with the key, and
+// PolicyKey tells the policy file where the setting stands.
+type limitError struct{ key, fault string }
+
+func (e *limitError) Error() string     { return e.key + ": " + e.fault }
+func (e *limitError) PolicyKey() string { return e.key }
+
+// Validate returns an error that names every field out of its range by its
+// policy key. It joins one error for each fault.
+func (l Limits) Validate() error {
+	var faults []error
+	fault := func(key, format string, args ...any) {
+		faults = append(faults, &limitError{key, fmt.Sprintf(format, args...)})
+	}
+	within := func(key string, value, least, most int, name string) {
+		if value < least || value > most {
+			fault(key, "%d is out of range, allowed is %d to %s", value, least, name)
+		}
+	}
+	if l.MaxConnections < 1 {
+		fault("max_connections", "%d is out of range, allowed is 1 or more", l.MaxConnections)
+	}
+	ofAll := fmt.Sprintf("max_connections (%d)", l.MaxConnections)
+	within(keyHostCap, l.MaxConnectionsPerIP, 0, l.MaxConnections, ofAll)
+	within(keySiteCap, l.MaxConnectionsPerIPv648, 0, l.MaxConnections, ofAll)
+	within(keyHostRate, l.ConnectionRatePerIP, 0, maxRate, strconv.Itoa(maxRate))
+	within("connection_burst_per_ip", l.ConnectionBurstPerIP, 1, maxBurst, strconv.Itoa(maxBurst))
+	within(keySiteRate, l.ConnectionRatePerIPv648, 0, maxRate, strconv.Itoa(maxRate))
+	within("connection_burst_per_ipv6_48", l.ConnectionBurstPerIPv648, 1, maxBurst, strconv.Itoa(maxBurst))
+
+	for i, name := range l.Observe {
+		if !slices.Contains(observable, name) {
+			fault(fmt.Sprintf("observe[%d]", i), "%q cannot be observed, allowed are %s", name, strings.Join(observable, ", "))
+		}
+	}
+	for i, p := range l.Deny {
+		if key := fmt.Sprintf("deny[%d]", i); !p.IsValid() {
+			fault(key, "not a network")
+		} else if p != p.Masked() {
+			fault(key, "%v has bits beyond its length, write %v", p, p.Masked())
+		}
+	}
+	for i, p := range l.EmbeddedIPv4 {
+		switch key := fmt.Sprintf("embedded_ipv4[%d]", i); {
+		case !p.IsValid():
+			fault(key, "not a network")
+		case p.Addr().Is4() || p.Bits() > 96:
+			fault(key, "%v leaves no 32 bits for the client, allowed are IPv6 networks of at most 96 bits", p)
+		case p != p.Masked():
+			fault(key, "%v has bits beyond its length, write %v", p, p.Masked())
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// clone returns a copy that shares no memory with l.
+func (l Limits) clone() Limits {
+	l.Observe = slices.Clone(l.Observe)
+	l.Deny = slices.Clone(l.Deny)
+	l.EmbeddedIPv4 = slices.Clone(l.EmbeddedIPv4)
+	return l
+}

@@ -1,0 +1,42 @@
+package admission
+
+import (
+	"errors"
+	"syscall"
+	"time"
+)
+
+const (
+	firstAcceptPause = 5 * time.Millisecond
+	lastAcceptPause  = time.Second
+)
+
+// AcceptBackoff tells an accept loop which errors to live through, and how long
+// to pause after them. The zero AcceptBackoff is ready; it is not safe for
+// concurrent use.
+type AcceptBackoff struct {
+	pause time.Duration // the latest; 0: none since the last success
+}
+
+// Retry reports whether the loop accepts again after err, and how long it
+// pauses before: not at all after a connection that was gone before it was
+// accepted; 5 ms, doubled up to 1 s, while descriptors or memory are wanting
+// or the network of a newcomer fails (Linux reports that at accept).
+func (b *AcceptBackoff) Retry(err error) (pause time.Duration, retry bool) {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		return 0, false
+	}
+	switch errno {
+	case syscall.ECONNABORTED:
+		return 0, true
+	case syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+		syscall.EPROTO, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH:
+		b.pause = min(max(2*b.pause, firstAcceptPause), lastAcceptPause)
+		return b.pause, true
+	}
+	return 0, false
+}
+
+// Reset starts the pauses over. The loop calls it after an accept that succeeded.
+func (b *AcceptBackoff) Reset() { b.pause = 0 }
