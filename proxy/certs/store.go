@@ -1,0 +1,147 @@
+// Package certs owns where certificates come from: PEM files, and one of our own
+// making for development. It chooses the certificate for a client hello and
+// keeps what it serves up to date.
+//
+// It knows neither listeners nor routes, sends no alert and refuses no
+// connection: it answers ErrUnknownName or ErrUnavailable, and the caller acts.
+//
+// The certificate for a client hello:
+//   - a server name is matched without regard to case, with or without a final
+//     dot; a certificate that holds the very name comes before one that covers it
+//     by a wildcard, which stands for exactly one label;
+//   - no server name, or the text of an IP address, gets the first configured
+//     certificate: the first of files, or else our own;
+//   - of several certificates for a name (an ECDSA and an RSA pair), the first
+//     that the client supports;
+//   - a name that no certificate holds, or that is no DNS name: ErrUnknownName.
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+var (
+	// ErrUnknownName says that no certificate is configured for the server name.
+	ErrUnknownName = errors.New("no certificate is configured for this server name")
+	// ErrUnavailable says that one is configured but not to be had at the moment.
+	ErrUnavailable = errors.New("the certificate for this server name is not available")
+)
+
+// pollInterval is how often Watch looks. A look is two stats a pair.
+const pollInterval = 2 * time.Second
+
+// source is where one certificate comes from.
+type source interface {
+	// names are what the certificate is configured for, in canonical form,
+	// whether or not it is to be had.
+	names() []string
+	// certificate is the one in force, with its Leaf, or nil when it is not to be
+	// had. It never changes: a newer one is another pointer.
+	certificate() *tls.Certificate
+	// refresh looks for a newer certificate, which may mean I/O, and reports
+	// whether names or certificate answer otherwise than before. It keeps what is
+	// in force when it finds nothing better, and logs that itself.
+	refresh(now time.Time) bool
+}
+
+// Store holds the certificates. Certificate and NotAfter may be called from any
+// goroutine, at any time.
+type Store struct {
+	served atomic.Pointer[snapshot]
+
+	mu      sync.Mutex // held while sources refresh: never by a lookup
+	sources []source   // in configured order
+}
+
+// Open loads every certificate. A pair that cannot be used is an error that
+// names its files, what is wrong and what to do, all pairs' faults in one go; one
+// outside its validity is served, with a warning, since clients may still want
+// it more than no edge at all.
+func Open(cfg Config, log *slog.Logger) (*Store, error) {
+	var faults []error
+	for _, fault := range cfg.faults() {
+		faults = append(faults, fmt.Errorf("certificates.%s: %w", fault.key, fault))
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	s := new(Store)
+	now := time.Now()
+	for _, pair := range cfg.Files {
+		src, err := openPair(pair, now, log)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		s.sources = append(s.sources, src)
+	}
+	if len(cfg.SelfIssued) > 0 {
+		src, err := openSelfIssued(cfg.SelfIssued, now, log)
+		if err != nil {
+			faults = append(faults, err)
+		} else {
+			s.sources = append(s.sources, src)
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	s.served.Store(newSnapshot(s.sources))
+	return s, nil
+}
+
+// Certificate chooses the certificate for a client hello, as the package comment
+// says; it has the shape of tls.Config.GetCertificate. It does no I/O and, with
+// one certificate for the name, allocates nothing. Its errors are ErrUnknownName
+// and ErrUnavailable, unwrapped.
+func (s *Store) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	candidates, configured := s.served.Load().find(hello.ServerName)
+	switch {
+	case !configured:
+		return nil, ErrUnknownName
+	case len(candidates) == 0:
+		return nil, ErrUnavailable
+	}
+	return choose(hello, candidates), nil
+}
+
+// NotAfter is the earliest expiry of the certificates served, or the zero time
+// when there are none.
+func (s *Store) NotAfter() time.Time { return s.served.Load().notAfter }
+
+// Watch keeps the certificates up to date until ctx ends: changed files are
+// loaded within seconds, our own certificate is made anew before it expires.
+// What is no better than the certificate in force does not replace it.
+func (s *Store) Watch(ctx context.Context) {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.refresh(time.Now())
+		}
+	}
+}
+
+func (s *Store) refresh(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := false
+	for _, src := range s.sources {
+		if src.refresh(now) {
+			changed = true
+		}
+	}
+	if changed {
+		s.served.Store(newSnapshot(s.sources))
+	}
+}
