@@ -1,7 +1,11 @@
 package proxy
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
+	"strconv"
 
 	"relayedge/admission"
 )
@@ -34,3 +38,77 @@ type Limits struct {
 	HalfCloseTimeoutSecs    int    `key:"half_close_timeout_secs" default:"60" min:"1" max:"3600" doc:"life of a half-closed pair without progress"`
 	DrainSecs               int    `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open connections get at shutdown"`
 }
+
+// Validate judges what the tags cannot say.
+func (c ListenerConfig) Validate() error {
+	var faults []error
+	if _, err := ParseBind(c.Bind); err != nil {
+		faults = append(faults, keyError{"bind", err.Error()})
+	}
+	for i, name := range c.ALPN {
+		if name == "" || len(name) > 255 {
+			faults = append(faults, keyError{fmt.Sprintf("alpn[%d]", i), "a protocol name has 1 to 255 bytes"})
+		}
+	}
+	if c.TLS == "none" && c.ClientCAFile != "" {
+		faults = append(faults, keyError{"client_ca_file", "client certificates need tls: terminate"})
+	}
+	return errors.Join(faults...)
+}
+
+// ParseBind returns the network and the address to listen on for a bind of
+// host:port, whose host is an IP address, "localhost", or empty for all
+// addresses. An IPv4 address is listened on as IPv4 alone; [::] takes both.
+func ParseBind(bind string) (network string, err error) {
+	host, port, err := net.SplitHostPort(bind)
+	if err != nil {
+		return "", fmt.Errorf("%q is no address to listen on; write host:port, as in 127.0.0.1:8443 or [::]:443", bind)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", fmt.Errorf("%q is no port; allowed is 0 to 65535, 0 for a free one", port)
+	}
+	if host == "" || host == "localhost" {
+		return "tcp", nil
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return "", fmt.Errorf("%q is no IP address; write one, or [::] for all addresses", host)
+	}
+	if addr.Is4() {
+		return "tcp4", nil
+	}
+	return "tcp", nil
+}
+
+// each emits the limits in force by their keys.
+func (l Limits) each(emit func(limit string, value float64)) {
+	for _, e := range []struct {
+		key   string
+		value int
+	}{
+		{"max_connections", l.MaxConnections},
+		{"max_connections_per_ip", l.MaxConnectionsPerIP},
+		{"max_connections_per_ipv6_48", l.MaxConnectionsPerIPv648},
+		{"connection_rate_per_ip", l.ConnectionRatePerIP},
+		{"connection_burst_per_ip", l.ConnectionBurstPerIP},
+		{"connection_rate_per_ipv6_48", l.ConnectionRatePerIPv648},
+		{"connection_burst_per_ipv6_48", l.ConnectionBurstPerIPv648},
+		{"rate_limit_bps", l.RateLimitBPS},
+		{"rate_limit_burst_bytes", max(l.RateLimitBPS, l.RateLimitBurstBytes)},
+		{"proxy_header_timeout_secs", l.ProxyHeaderTimeoutSecs},
+		{"tls_handshake_timeout_secs", l.TLSHandshakeTimeoutSecs},
+		{"first_byte_timeout_secs", l.FirstByteTimeoutSecs},
+		{"connection_timeout_secs", l.ConnectionTimeoutSecs},
+		{"writer_stall_secs", l.WriterStallSecs},
+		{"half_close_timeout_secs", l.HalfCloseTimeoutSecs},
+		{"drain_secs", l.DrainSecs},
+	} {
+		emit(e.key, float64(e.value))
+	}
+}
+
+// keyError is a fault of one key of the policy.
+type keyError struct{ key, problem string }
+
+func (e keyError) Error() string     { return e.problem }
+func (e keyError) PolicyKey() string { return e.key }

@@ -1,0 +1,259 @@
+package proxy
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"relayedge/admission"
+)
+
+// forwarding is the last phase of a connection: bytes go both ways, each
+// direction in a goroutine of its own, until both streams have ended or a rule
+// ends the pair. The rules are those of silence, and the writer stall: a peer
+// for which bytes wait takes none of them for too long.
+type forwarding struct {
+	s      *session
+	times  *times
+	client *wire
+	tls    *tls.Conn // nil: the client's bytes pass as they are
+	relay  socket
+	bucket admission.Bucket // owned by fromClient
+
+	silence silence
+}
+
+// forward copies both ways until the pair ends. The caller's goroutine reads the client.
+func (f *forwarding) forward() {
+	f.silence.begin(f.times, f.client, f.relay)
+
+	var other sync.WaitGroup
+	other.Go(func() {
+		defer f.contain()
+		f.fromRelay()
+	})
+	func() {
+		defer f.contain()
+		f.fromClient()
+	}()
+	other.Wait()
+	f.client.drop()
+}
+
+// contain turns a panic of one direction into the end of the pair.
+func (f *forwarding) contain() {
+	if p := recover(); p != nil {
+		f.s.panicked(p)
+		f.s.stop(TaskPanic)
+	}
+}
+
+// errStopped: the pair has ended, and its reason has been named.
+var errStopped = errors.New("the pair has ended")
+
+// fromClient moves the client's bytes to the relay.
+func (f *forwarding) fromClient() {
+	for {
+		err := f.moveFromClient()
+		if err == errWouldBlock {
+			err = f.pause()
+		}
+		if err == nil {
+			err = f.awaitClient()
+		}
+		switch {
+		case err == nil:
+			continue
+		case err == errStopped:
+		case err == io.EOF:
+			f.endClientStream()
+		default:
+			f.s.stop(readFault(err, ClientClosed))
+		}
+		return
+	}
+}
+
+// moveFromClient writes to the relay what was read ahead, until errWouldBlock
+// says that nothing is left.
+func (f *forwarding) moveFromClient() error {
+	if f.tls == nil {
+		b, p := f.client.take()
+		if len(p) == 0 {
+			return errWouldBlock
+		}
+		err := f.toRelay(p)
+		if b != nil {
+			putBuffer(b)
+		}
+		return err
+	}
+	b := getBuffer()
+	defer putBuffer(b)
+	for {
+		// A record holds at most 16 KiB: several make one write.
+		n, err := 0, error(nil)
+		for n < len(b) && err == nil {
+			var m int
+			m, err = f.tls.Read(b[n:])
+			n += m
+		}
+		if n > 0 {
+			if err := f.toRelay(b[:n]); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (f *forwarding) toRelay(p []byte) error {
+	err := f.relay.writeAll(p, f.times.writerStall)
+	if err != nil {
+		f.s.stop(writeFault(err, f.silence.relayHasEnded(), UpstreamClosed))
+		return errStopped
+	}
+	f.silence.clientSpoke()
+	return nil
+}
+
+// awaitClient waits for the client's next bytes and charges them to the byte bucket.
+func (f *forwarding) awaitClient() error {
+	for {
+		f.silence.armClient()
+		n, err := f.client.fill()
+		if err == nil {
+			f.bucket.Charge(f.times.bytes, int64(n), time.Now())
+			f.silence.clientMoved()
+			return nil
+		}
+		if !isTimeout(err) {
+			return err
+		}
+		if r := f.silence.clientExpired(); r != "" {
+			f.s.stop(r)
+			return errStopped
+		}
+	}
+}
+
+// pause waits until the byte bucket is out of debt: the client is throttled by
+// not being read. It comes after the bytes were passed on, so that nothing that
+// came is held back.
+func (f *forwarding) pause() error {
+	debt := f.bucket.Charge(f.times.bytes, 0, time.Now())
+	if debt == 0 {
+		return nil
+	}
+	f.s.server.stats.refuse(RateLimit)
+	timer := time.NewTimer(debt)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		f.silence.clientMoved()
+		return nil
+	case <-f.s.ctx.Done():
+		return errStopped
+	}
+}
+
+// endClientStream passes the end of the client's stream on to the relay.
+func (f *forwarding) endClientStream() {
+	if f.silence.clientEnded() {
+		f.s.stop(UpstreamClosed)
+		return
+	}
+	f.relay.CloseWrite()
+}
+
+// fromRelay moves the relay's bytes to the client.
+func (f *forwarding) fromRelay() {
+	for {
+		b, n, err := f.awaitRelay()
+		if err == nil {
+			err = f.toClient(b[:n])
+			putBuffer(b)
+		}
+		switch {
+		case err == nil:
+			continue
+		case err == errStopped:
+		case err == io.EOF:
+			f.endRelayStream()
+		default:
+			f.s.stop(readFault(err, UpstreamClosed))
+		}
+		return
+	}
+}
+
+func (f *forwarding) toClient(p []byte) error {
+	var err error
+	if f.tls != nil {
+		_, err = f.tls.Write(p)
+	} else {
+		_, err = f.client.Write(p)
+	}
+	if err != nil {
+		f.s.stop(writeFault(err, f.silence.clientHasEnded(), ClientClosed))
+		return errStopped
+	}
+	f.silence.relayMoved()
+	return nil
+}
+
+func (f *forwarding) awaitRelay() (*buffer, int, error) {
+	for {
+		f.silence.armRelay()
+		b, n, err := f.relay.readReady()
+		if err == nil || !isTimeout(err) {
+			return b, n, err
+		}
+		if r := f.silence.relayExpired(); r != "" {
+			f.s.stop(r)
+			return nil, 0, errStopped
+		}
+	}
+}
+
+// endRelayStream passes the end of the relay's stream on to the client: as
+// close_notify where there is TLS, because a client that only saw a FIN could
+// not tell a whole answer from a cut one.
+func (f *forwarding) endRelayStream() {
+	if f.silence.relayEnded() {
+		f.s.stop(ClientClosed)
+		return
+	}
+	if f.tls != nil {
+		f.tls.CloseWrite()
+	} else {
+		f.client.CloseWrite()
+	}
+}
+
+// readFault names the end of a stream that did not end as it should. closed is
+// the reason for a peer that is gone without one.
+func readFault(err error, closed Reason) Reason {
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) {
+		return closed
+	}
+	return Reset
+}
+
+// writeFault names why a peer took no more bytes. A peer whose own stream had
+// ended before has merely closed; closed is the reason for that.
+func writeFault(err error, ended bool, closed Reason) Reason {
+	switch {
+	case errors.Is(err, errStalled):
+		return WriterStall
+	case ended && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)):
+		return closed
+	}
+	return Reset
+}

@@ -1,0 +1,146 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"relayedge/admission"
+	"relayedge/proxy/certs"
+	"relayedge/proxy/upstream"
+)
+
+// listener is one listening socket and what its connections have in common.
+type listener struct {
+	server   *Server
+	config   ListenerConfig
+	socket   net.Listener
+	upstream *upstream.Upstream
+	tls      *tls.Config // nil: plain TCP
+	open     atomic.Int64
+}
+
+func newListener(s *Server, l Listener, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (*listener, error) {
+	built := &listener{server: s, config: l.ListenerConfig, socket: l.Socket, upstream: s.upstreams[l.Upstream]}
+	if built.upstream == nil {
+		return nil, fmt.Errorf("no upstream is named %q", l.Upstream)
+	}
+	if l.TLS == "none" {
+		return built, nil
+	}
+	var err error
+	built.tls, err = tlsConfig(l.ListenerConfig, certificate)
+	return built, err
+}
+
+// tlsConfig lives as long as its listener, so that crypto/tls rotates the
+// session ticket keys in it by itself.
+func tlsConfig(cfg ListenerConfig, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (*tls.Config, error) {
+	c := &tls.Config{
+		MinVersion: map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[cfg.TLSMinVersion],
+		NextProtos: cfg.ALPN,
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			cert, err := certificate(hello)
+			if err == nil {
+				return cert, nil
+			}
+			hello.Conn.(*wire).certErr = err
+			if errors.Is(err, certs.ErrUnknownName) {
+				// No certificate and no error is what makes crypto/tls answer
+				// with the alert unrecognized_name.
+				return nil, nil
+			}
+			return nil, err
+		},
+	}
+	if cfg.ClientCAFile == "" {
+		return c, nil
+	}
+	pem, err := os.ReadFile(cfg.ClientCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("client_ca_file: %w", err)
+	}
+	c.ClientCAs = x509.NewCertPool()
+	if !c.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("client_ca_file: %s holds no PEM certificate", cfg.ClientCAFile)
+	}
+	c.ClientAuth = tls.RequireAndVerifyClientCert
+	return c, nil
+}
+
+// trusts reports whether the listener's peers owe a PROXY header.
+func (l *listener) trusts() bool { return len(l.config.TrustProxyFrom) > 0 }
+
+// accept takes connections until the socket is closed. An accept that fails for
+// want of something that comes back is tried again; a refusal costs a close.
+func (l *listener) accept(ctx context.Context) error {
+	var backoff admission.AcceptBackoff
+	for {
+		conn, err := l.socket.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			pause, again := backoff.Retry(err)
+			if !again {
+				return err
+			}
+			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+				l.server.stats.refuse(Descriptors)
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return nil
+			}
+			continue
+		}
+		backoff.Reset()
+		l.admit(conn)
+	}
+}
+
+// admit asks the gate and starts the session. Behind a load balancer only the
+// global slot is taken here: the PROXY header names the client later.
+func (l *listener) admit(conn net.Conn) {
+	stats := l.server.stats
+	stats.accepted.Add(1)
+	now := time.Now()
+	peer := addrPort(conn.RemoteAddr()).Addr()
+	if l.trusts() {
+		if !l.trusted(peer) {
+			conn.Close()
+			stats.end(ProxyUntrusted)
+			return
+		}
+		peer = netip.Addr{}
+	}
+	lease, reason := l.server.gate.Admit(peer, now)
+	if reason != "" {
+		conn.Close()
+		stats.end(reason)
+		return
+	}
+	l.open.Add(1)
+	s := newSession(l, lease, conn, now)
+	l.server.remember(s)
+	l.server.running.Go(func() { l.server.serve(s, conn) })
+}
+
+// trusted matches by address, not by spelling.
+func (l *listener) trusted(peer netip.Addr) bool {
+	for _, network := range l.config.TrustProxyFrom {
+		if network.Contains(peer) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,159 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"relayedge/admission"
+	"relayedge/proxy/upstream"
+)
+
+// Config is what a Server is made of.
+type Config struct {
+	Listeners []Listener
+	Limits    Limits
+	// Certificate picks the certificate for a hello; its errors are those of
+	// certs.Store.Certificate. It may be nil if no listener ends TLS.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	Upstreams   map[string]*upstream.Upstream
+	Engine      string // auto or stream
+	Log         *slog.Logger
+}
+
+// engines move the bytes of a session from accept to its end; each is a
+// function that finishes the session it is given.
+var engines = map[string]func(*session, net.Conn){
+	"auto":   serveStream,
+	"stream": serveStream,
+}
+
+// Listener is a listening socket with its settings.
+type Listener struct {
+	ListenerConfig
+	Socket net.Listener
+}
+
+// Server is the edge: it admits, secures and forwards the connections of its listeners.
+type Server struct {
+	gate      *admission.Gate
+	limits    Limits
+	times     *times
+	serve     func(*session, net.Conn)
+	listeners []*listener
+	upstreams map[string]*upstream.Upstream
+	stats     *stats
+	log       *slog.Logger
+
+	mu        sync.Mutex
+	sessions  map[*session]struct{}
+	running   sync.WaitGroup // the sessions
+	accepting bool
+}
+
+// New builds the edge. It starts nothing; it fails on limits out of range, a
+// listener whose upstream is unknown, or a file that cannot be read.
+func New(cfg Config) (*Server, error) {
+	gate, err := admission.NewGate(cfg.Limits.Limits)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		gate: gate, limits: cfg.Limits, times: cfg.Limits.times(),
+		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, stats: newStats(), log: cfg.Log,
+		sessions: make(map[*session]struct{}),
+	}
+	if s.serve == nil {
+		return nil, fmt.Errorf("no engine is named %q; there are auto and stream", cfg.Engine)
+	}
+	for _, l := range cfg.Listeners {
+		built, err := newListener(s, l, cfg.Certificate)
+		if err != nil {
+			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
+		}
+		s.listeners = append(s.listeners, built)
+	}
+	return s, nil
+}
+
+// Serve accepts connections until ctx ends, then drains: the listeners close at
+// once, open connections get drain_secs, and what is left is closed. It returns
+// nil after a drain, and the error of a listener that failed for good.
+func (s *Server) Serve(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	s.setAccepting(true)
+	var accepts sync.WaitGroup
+	for _, l := range s.listeners {
+		context.AfterFunc(ctx, func() { l.socket.Close() })
+		accepts.Go(func() {
+			if err := l.accept(ctx); err != nil {
+				fail(fmt.Errorf("listener %s: %w", l.config.Name, err))
+			}
+		})
+	}
+	<-ctx.Done()
+	s.setAccepting(false)
+	accepts.Wait()
+	s.drain()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// drain waits for the open connections, drain_secs at most, and ends the rest.
+func (s *Server) drain() {
+	over := time.AfterFunc(s.times.drain, func() {
+		s.mu.Lock()
+		left := make([]*session, 0, len(s.sessions))
+		for session := range s.sessions {
+			left = append(left, session)
+		}
+		s.mu.Unlock()
+		for _, session := range left {
+			session.stop(Drain)
+		}
+	})
+	defer over.Stop()
+	s.running.Wait()
+}
+
+// Ready reports whether the edge can serve: nil, or why not.
+func (s *Server) Ready() error {
+	s.mu.Lock()
+	accepting := s.accepting
+	s.mu.Unlock()
+	if !accepting {
+		return errors.New("not accepting connections")
+	}
+	for _, up := range s.upstreams {
+		if up.Up() {
+			return nil
+		}
+	}
+	return errors.New("no upstream takes connections")
+}
+
+func (s *Server) setAccepting(v bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.accepting = v
+}
+
+func (s *Server) remember(session *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions[session] = struct{}{}
+}
+
+func (s *Server) forget(session *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, session)
+}

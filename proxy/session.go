@@ -1,0 +1,270 @@
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"relayedge/admission"
+	"relayedge/internal/proxyheader"
+	"relayedge/proxy/certs"
+	"relayedge/proxy/upstream"
+)
+
+// session is one admitted connection, from accept to its one outcome. It is
+// the seam at which an engine fits: an engine moves the bytes and watches the
+// time; what a connection may do, where it goes, what the relay is told and how
+// its end is counted are decided here, in this order:
+//
+//	named      the client's address is known (from the socket, or a PROXY header)
+//	secured    the TLS handshake is done, or was not asked for
+//	dial       the relay is reached
+//	header     the PROXY header for the relay
+//	finish     the outcome is counted and the lease given back
+type session struct {
+	server   *Server
+	listener *listener
+	lease    *admission.Lease
+	accepted time.Time
+	id       string // the UNIQUE_ID that the relay is told and the log names
+
+	client, target netip.AddrPort // as the relay is told; the socket's own unless a trusted header says otherwise
+	state          *tls.ConnectionState
+
+	mu      sync.Mutex
+	outcome Reason
+	abort   bool // end by reset, because the other end of the stream was not reached
+	closed  bool
+	open    []net.Conn // closed by stop
+	ctx     context.Context
+	cancel  context.CancelFunc // called by stop
+}
+
+func newSession(l *listener, lease *admission.Lease, conn net.Conn, now time.Time) *session {
+	var id [16]byte
+	rand.Read(id[:])
+	s := &session{
+		server: l.server, listener: l, lease: lease, accepted: now,
+		id:     hex.EncodeToString(id[:]),
+		client: addrPort(conn.RemoteAddr()), target: addrPort(conn.LocalAddr()),
+		open: []net.Conn{conn},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// named takes what a trusted peer's PROXY header says and charges the client
+// that it names. A header that names nobody leaves the peer's own address and
+// the global slot alone. It returns why the client is refused.
+func (s *session) named(h proxyheader.Header, now time.Time) Reason {
+	if !h.Source.IsValid() {
+		return ""
+	}
+	s.client, s.target = h.Source, h.Destination
+	return s.lease.Name(h.Source.Addr(), now)
+}
+
+// secured keeps what the TLS handshake told.
+func (s *session) secured(state tls.ConnectionState) { s.state = &state }
+
+// dial reaches the relay; stop interrupts it.
+func (s *session) dial() (net.Conn, Reason) {
+	conn, err := s.listener.upstream.Dial(s.ctx)
+	switch {
+	case err == nil && !s.adopt(conn):
+		return nil, Drain
+	case err == nil:
+		return conn, ""
+	case errors.Is(err, upstream.ErrLocalPorts):
+		return nil, LocalPorts
+	case errors.Is(err, upstream.ErrDescriptors):
+		return nil, Descriptors
+	case errors.Is(err, upstream.ErrTimeout):
+		return nil, UpstreamTimeout
+	}
+	return nil, UpstreamUnavailable
+}
+
+// adopt has stop close conn too; it closes conn and reports false if stop was before.
+func (s *session) adopt(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		conn.Close()
+		return false
+	}
+	s.open = append(s.open, conn)
+	return true
+}
+
+// replace has stop close outer in the client socket's place: crypto/tls says goodbye first.
+func (s *session) replace(outer net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[0] = outer
+}
+
+// header is the PROXY header for the relay, or nothing if it wants none.
+func (s *session) header() ([]byte, error) {
+	cfg := s.listener.upstream.Config
+	if cfg.ClientAddress == "none" {
+		return nil, nil
+	}
+	h := proxyheader.Header{Version: 2, Source: s.client, Destination: s.target}
+	checksum := false
+	for _, name := range cfg.ProxyTLVs {
+		switch name {
+		case "alpn":
+			if s.state != nil && s.state.NegotiatedProtocol != "" {
+				h.TLVs = append(h.TLVs, proxyheader.TLV{Type: proxyheader.TypeALPN, Value: []byte(s.state.NegotiatedProtocol)})
+			}
+		case "authority":
+			if s.state != nil && s.state.ServerName != "" {
+				h.TLVs = append(h.TLVs, proxyheader.TLV{Type: proxyheader.TypeAuthority, Value: []byte(s.state.ServerName)})
+			}
+		case "ssl":
+			if s.state != nil {
+				h.TLVs = append(h.TLVs, describeTLS(s.state).TLV())
+			}
+		case "unique_id":
+			h.TLVs = append(h.TLVs, proxyheader.TLV{Type: proxyheader.TypeUniqueID, Value: []byte(s.id)})
+		case "channel_binding":
+			if binding := channelBinding(s.state); binding != nil {
+				h.TLVs = append(h.TLVs, proxyheader.TLV{Type: byte(cfg.ChannelBindingTLV), Value: binding})
+			}
+		case "crc32c":
+			checksum = true
+		}
+	}
+	return proxyheader.AppendV2(nil, h, checksum)
+}
+
+// describeTLS says in the SSL TLV what the session is.
+func describeTLS(state *tls.ConnectionState) proxyheader.SSL {
+	ssl := proxyheader.SSL{
+		Verified: len(state.VerifiedChains) > 0,
+		Version:  map[uint16]string{tls.VersionTLS12: "TLSv1.2", tls.VersionTLS13: "TLSv1.3"}[state.Version],
+		Cipher:   proxyheader.CipherName(state.CipherSuite),
+	}
+	if len(state.PeerCertificates) > 0 {
+		ssl.CommonName = state.PeerCertificates[0].Subject.CommonName
+	}
+	return ssl
+}
+
+// channelBinding is the 32 bytes of tls-exporter (RFC 9266), or nil for a
+// session that has no exporter: TLS 1.2 without extended master secret, and
+// none at all.
+func channelBinding(state *tls.ConnectionState) []byte {
+	if state == nil {
+		return nil
+	}
+	binding, err := state.ExportKeyingMaterial("EXPORTER-Channel-Binding", nil, 32)
+	if err != nil {
+		return nil
+	}
+	return binding
+}
+
+// end names the outcome; the first one that is named stands. It returns false,
+// so that a step which failed can return it.
+func (s *session) end(r Reason) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.outcome == "" {
+		s.outcome = r
+		s.abort = r == Reset || r == WriterStall
+	}
+	return false
+}
+
+// stop ends the session from outside: whatever it waits for is interrupted.
+func (s *session) stop(r Reason) {
+	s.end(r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.cancel()
+	for _, c := range s.open {
+		if tcp, ok := c.(interface{ SetLinger(int) error }); ok && s.abort {
+			tcp.SetLinger(0)
+		}
+		c.Close()
+	}
+}
+
+// finish closes what is open, counts the outcome and gives the lease back. It
+// is deferred by whoever runs the session, and contains a panic in it.
+func (s *session) finish() {
+	if p := recover(); p != nil {
+		s.panicked(p)
+	}
+	s.stop(ClientClosed)
+	s.lease.Release()
+	s.server.forget(s)
+	s.listener.open.Add(-1)
+	s.server.stats.end(s.outcome)
+	s.server.log.Debug("connection ended", "id", s.id, "listener", s.listener.config.Name, "reason", string(s.outcome), "after", time.Since(s.accepted).Round(time.Millisecond))
+}
+
+func (s *session) panicked(p any) {
+	s.server.log.Error("a connection's task panicked; only this connection ends", "id", s.id, "panic", p, slog.String("stack", string(debug.Stack())))
+	s.end(TaskPanic)
+}
+
+// handshakeFailure names why a handshake failed. told is what the certificate
+// callback said, if it was asked.
+func handshakeFailure(err error, told error) Reason {
+	if header, ok := errors.AsType[tls.RecordHeaderError](err); ok && (header.Conn != nil || header.RecordHeader[0] == 0x80) {
+		return NotTLS
+	}
+	switch {
+	case isTimeout(err):
+		return TLSHandshakeTimeout
+	case errors.Is(told, certs.ErrUnknownName):
+		return UnknownServerName
+	case told != nil:
+		return CertificateUnavailable
+	}
+	if r := streamEnd(err); r != "" {
+		return r
+	}
+	return TLSHandshakeFailed
+}
+
+// streamEnd names the end of a client's stream, or nothing for another kind of error.
+func streamEnd(err error) Reason {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
+		return ClientClosed
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return Reset
+	}
+	return ""
+}
+
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// addrPort is the address of a TCP socket, or the zero AddrPort.
+func addrPort(a net.Addr) netip.AddrPort {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := tcp.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
+}

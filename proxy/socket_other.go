@@ -1,0 +1,7 @@
+//go:build !unix
+
+package proxy
+
+import "net"
+
+func rawSocket(net.Conn) socket { return nil }

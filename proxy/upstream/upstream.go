@@ -1,0 +1,140 @@
+// Package upstream knows the relays behind the edge: their addresses, whether
+// they take connections, and how to reach them within a deadline. It knows
+// nothing of clients, headers or limits.
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The ways in which a dial fails. The cause is wrapped beside them.
+var (
+	ErrUnavailable = errors.New("the relay does not take connections")
+	ErrTimeout     = errors.New("the relay did not answer in time")
+	ErrLocalPorts  = errors.New("no local port is left towards the relay")
+	ErrDescriptors = errors.New("no descriptor is left")
+)
+
+// downFor is how long a failed dial counts as "down" unless a later one
+// succeeds. It ends by itself, because an edge that reports itself as not ready
+// gets no connections, and so would never find out.
+const downFor = 10 * time.Second
+
+// DialFunc is net.Dialer's DialContext, or a stand-in for it.
+type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Upstream is a named set of relay addresses. It is safe for concurrent use.
+type Upstream struct {
+	Name   string
+	Config Config
+
+	dial DialFunc
+	log  *slog.Logger
+
+	mu       sync.Mutex
+	failedAt time.Time // of the last failed dial since the last good one
+}
+
+// New returns the upstream of a valid config. A nil dial is the network.
+func New(name string, cfg Config, log *slog.Logger, dial DialFunc) *Upstream {
+	if dial == nil {
+		dial = (&net.Dialer{KeepAlive: 45 * time.Second}).DialContext
+	}
+	return &Upstream{Name: name, Config: cfg, dial: dial, log: log}
+}
+
+// Dial connects to the relay. Its error is one of the package's, with the cause.
+// Exhausted local ports or descriptors say nothing about the relay and leave Up as it was.
+func (u *Upstream) Dial(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(u.Config.ConnectTimeoutSecs)*time.Second)
+	defer cancel()
+	conn, err := u.dial(ctx, "tcp", u.Config.Addresses[0])
+	if err == nil {
+		u.note(nil)
+		return conn, nil
+	}
+	kind := classify(err)
+	switch {
+	case kind == ErrLocalPorts || kind == ErrDescriptors:
+	case context.Cause(ctx) == context.Canceled: // the edge is going away
+	default:
+		u.note(err)
+	}
+	return nil, fmt.Errorf("%w: %w", kind, err)
+}
+
+func classify(err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return ErrLocalPorts
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return ErrDescriptors
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+		return ErrTimeout
+	default:
+		return ErrUnavailable
+	}
+}
+
+// note keeps what a dial said about the relay, and logs when it changes.
+func (u *Upstream) note(err error) {
+	u.mu.Lock()
+	wasDown := !u.failedAt.IsZero()
+	if err == nil {
+		u.failedAt = time.Time{}
+	} else {
+		u.failedAt = time.Now()
+	}
+	u.mu.Unlock()
+	switch {
+	case err != nil && !wasDown:
+		u.log.Warn("the relay cannot be reached: clients are turned away until it answers", "upstream", u.Name, "error", err)
+	case err == nil && wasDown:
+		u.log.Info("the relay answers again", "upstream", u.Name)
+	}
+}
+
+// Up reports whether the relay takes connections, as far as dials have told:
+// false for ten seconds after a dial that failed, unless a later one succeeds.
+func (u *Upstream) Up() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.failedAt.IsZero() || time.Since(u.failedAt) >= downFor
+}
+
+// Validate judges what the tags cannot say.
+func (c Config) Validate() error {
+	if len(c.Addresses) != 1 {
+		return keyError{"addresses", fmt.Sprintf("%d addresses are written; an upstream has one", len(c.Addresses))}
+	}
+	if err := checkAddress(c.Addresses[0]); err != nil {
+		return keyError{"addresses[0]", err.Error()}
+	}
+	return nil
+}
+
+func checkAddress(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" {
+		return fmt.Errorf("%q is no address; write host:port, as in 127.0.0.1:7777 or [::1]:7777", address)
+	}
+	if _, err := netip.ParseAddrPort("127.0.0.1:" + port); err != nil || port == "0" {
+		return fmt.Errorf("%q is no port; allowed is 1 to 65535", port)
+	}
+	return nil
+}
+
+// keyError is a fault of one key of the policy.
+type keyError struct{ key, problem string }
+
+func (e keyError) Error() string     { return e.problem }
+func (e keyError) PolicyKey() string { return e.key }

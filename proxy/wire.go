@@ -1,0 +1,139 @@
+package proxy
+
+import (
+	"io"
+	"sync/atomic"
+	"time"
+)
+
+// wire is the client's socket as crypto/tls and the forwarding see it. It
+// reads ahead into a buffer that it holds only while there are bytes in it,
+// and counts the bytes that pass.
+//
+// Two modes: while settling (the PROXY header and the handshake) Read waits as
+// a net.Conn does; afterwards it answers errWouldBlock when the buffer is
+// empty, so that nothing is held while a connection is idle: fill waits.
+//
+// Owned by the goroutine that reads; Write is called by the goroutine that
+// holds crypto/tls's write lock.
+type wire struct {
+	socket
+	stats    *stats
+	patience time.Duration // of writes, once settled
+
+	ahead   []byte  // bytes read from the socket and not taken yet
+	held    *buffer // what ahead lies in, if it came from fill
+	readErr error   // how the client's stream ended, kept for the reader
+	certErr error   // why there was no certificate for it, from crypto/tls's callback
+
+	settled atomic.Bool
+	closing atomic.Bool // the end is near: writes do not wait
+}
+
+// errWouldBlock is what a settled wire answers when it holds no byte. Its
+// Temporary keeps crypto/tls from taking it for the end of the connection.
+var errWouldBlock error = wouldBlock{}
+
+type wouldBlock struct{}
+
+func (wouldBlock) Error() string   { return "no bytes are here yet" }
+func (wouldBlock) Timeout() bool   { return true }
+func (wouldBlock) Temporary() bool { return true }
+
+// fill waits until the client sent something, and reads it ahead. It returns
+// the bytes that came.
+func (w *wire) fill() (int, error) {
+	if len(w.ahead) > 0 {
+		return len(w.ahead), nil
+	}
+	if w.readErr != nil {
+		return 0, w.readErr
+	}
+	b, n, err := w.readReady()
+	if err != nil {
+		if !isTimeout(err) {
+			w.readErr = err
+		}
+		return 0, err
+	}
+	w.stats.bytesIn.Add(uint64(n))
+	w.held, w.ahead = b, b[:n]
+	return n, nil
+}
+
+// unread puts bytes back in front of what follows. It is for what was read
+// together with a PROXY header.
+func (w *wire) unread(p []byte) { w.ahead = p }
+
+// Read takes what was read ahead.
+func (w *wire) Read(p []byte) (int, error) {
+	if len(w.ahead) > 0 {
+		n := copy(p, w.ahead)
+		if w.ahead = w.ahead[n:]; len(w.ahead) == 0 {
+			w.drop()
+		}
+		return n, nil
+	}
+	if w.settled.Load() {
+		if w.readErr != nil {
+			return 0, w.readErr
+		}
+		return 0, errWouldBlock
+	}
+	n, err := w.socket.Read(p)
+	w.stats.bytesIn.Add(uint64(n))
+	return n, err
+}
+
+// take hands the bytes that were read ahead to the caller, who puts the buffer back.
+func (w *wire) take() (*buffer, []byte) {
+	b, p := w.held, w.ahead
+	w.held, w.ahead = nil, nil
+	return b, p
+}
+
+// drop gives the buffer back.
+func (w *wire) drop() {
+	if w.held != nil {
+		putBuffer(w.held)
+	}
+	w.held, w.ahead = nil, nil
+}
+
+// Write writes all of p or fails for good: crypto/tls keeps a write error for
+// ever, so a slow client is waited for here.
+func (w *wire) Write(p []byte) (int, error) {
+	var err error
+	switch {
+	case !w.settled.Load():
+		_, err = w.socket.Write(p)
+	case w.closing.Load():
+		err = w.writeAll(p, 0)
+	default:
+		err = w.writeAll(p, w.patience)
+	}
+	if err != nil {
+		return 0, err
+	}
+	w.stats.bytesOut.Add(uint64(len(p)))
+	return len(p), nil
+}
+
+// SetWriteDeadline is crypto/tls's before and after its close_notify; once
+// settled, patience decides instead.
+func (w *wire) SetWriteDeadline(t time.Time) error {
+	if w.settled.Load() {
+		return nil
+	}
+	return w.socket.SetWriteDeadline(t)
+}
+
+// settle ends the first mode and its deadlines; from here writes wait for
+// patience.
+func (w *wire) settle(patience time.Duration) {
+	w.SetDeadline(time.Time{})
+	w.patience = patience
+	w.settled.Store(true)
+}
+
+var _ io.ReadWriter = (*wire)(nil)
