@@ -1,7 +1,6 @@
 package memconn
 
 import (
-	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -227,7 +226,7 @@ func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
 
 // fault wraps err as the net package does.
 func (c *Conn) fault(op string, err error) error {
-	if errno, ok := errors.AsType[syscall.Errno](err); ok && op != "close" {
+	if errno, ok := err.(syscall.Errno); ok {
 		err = os.NewSyscallError(op, errno)
 	}
 	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}

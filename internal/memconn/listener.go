@@ -2,7 +2,6 @@ package memconn
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -82,7 +81,7 @@ func (l *Listener) SetDialDelay(d time.Duration) {
 // make several fail. A syscall.Errno is wrapped as the net package does, so that
 // syscall.EMFILE looks like a real one.
 func (l *Listener) SetAcceptError(err error) {
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+	if errno, ok := err.(syscall.Errno); ok {
 		err = os.NewSyscallError("accept4", errno)
 	}
 	l.mu.Lock()
