@@ -16,12 +16,26 @@
 //	doc:"what it does"      one phrase
 //
 // Field types: bool, int, string, any type with UnmarshalText (netip.Prefix,
-// netip.AddrPort, …), structs, slices and string-keyed maps of these.
+// netip.AddrPort, …), structs, slices and string-keyed maps of these. A key of
+// a scalar or list type has a default or is required; maps are empty and
+// structs take the defaults of their keys. Tags that contradict this are a
+// fault of the program: the functions of this package panic on them.
 //
 // A key that is not written takes its default or, where another key has moved
 // its range, the nearest value of the range; only written values are refused.
 // A struct with a method Validate() error is asked after its fields were
 // decoded without fault; errors.Join of several errors gives several faults, and
 // an error with a method PolicyKey() string (a dotted path below the struct:
-// "addresses[0]") is reported at that key's position.
+// "addresses[0]") is reported at that key's position. Validate is asked for
+// sections that are not written too: the program runs with their values.
+//
+// # The YAML that is understood
+//
+// One document of mappings, lists and scalars, in UTF-8, with or without a
+// byte order mark, lines ended by LF or CRLF. Anchors, aliases, merge keys,
+// tags, further documents and tabs in the indentation are refused, and so are
+// control characters, raw or escaped: what a file contains must not reach a
+// terminal or a log in a form that either obeys. An integer is a plain decimal
+// number, a bool is true or false. A section, map or list with nothing behind
+// its colon is empty; a scalar with nothing behind it is refused.
 package policyfile

@@ -1,0 +1,163 @@
+package policyfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+)
+
+// Document is a file that was read: where its keys stand, and what is wrong
+// with it. A caller that judges more than one section alone can know adds its
+// own faults, so that they come out together and in order.
+type Document struct {
+	file   string
+	faults Faults
+	at     map[string]position // the keys that are written
+	dirty  map[string]bool     // keys that were probably meant by an unknown key
+}
+
+// Read reads the policy at path into the struct that into points to. The error
+// is that of the file; what is wrong inside it is told by the document's Err.
+func Read(path string, into any) (*Document, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	// One byte beyond the bound is enough to see that it is exceeded.
+	src, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	return parse(path, filepath.Dir(abs), src, into), nil
+}
+
+// Parse reads src into the struct that into points to. Faults name the file as
+// name; relative paths begin in name's folder.
+func Parse(name string, src []byte, into any) *Document {
+	return parse(name, filepath.Dir(name), src, into)
+}
+
+func parse(name, dir string, src []byte, into any) *Document {
+	s := shapeOf(into)
+	doc := &Document{file: name, at: map[string]position{}, dirty: map[string]bool{}}
+	text, faults := plainText(name, src)
+	if len(faults) > 0 {
+		doc.faults = faults
+		return doc
+	}
+	root, faults := parseYAML(name, text)
+	if len(faults) > 0 {
+		doc.faults = faults
+		return doc
+	}
+	d := &decoder{doc: doc, dir: dir, elsewhere: sections(s)}
+	at := position{1, 1}
+	if root != nil {
+		at = nodePosition(root)
+	}
+	d.structure(root, reflect.ValueOf(into).Elem(), s, "", at)
+	return doc
+}
+
+// Defaults sets the struct that into points to as an empty file would. It
+// panics if the defaults do not pass the struct's own Validate.
+func Defaults(into any) {
+	if err := Parse("defaults", nil, into).Err(); err != nil {
+		panic("policyfile: " + err.Error())
+	}
+}
+
+// Err returns all faults as [Faults], sorted by position, or nil.
+func (d *Document) Err() error {
+	if len(d.faults) == 0 {
+		return nil
+	}
+	return d.faults.sorted()
+}
+
+// Written reports whether the key stands in the file. Paths are those of
+// faults: "relay.limits", "listeners[0].bind".
+func (d *Document) Written(key string) bool {
+	_, ok := d.at[key]
+	return ok
+}
+
+// Line returns the line in which the key stands, or 0.
+func (d *Document) Line(key string) int { return d.at[key].line }
+
+// Clean reports whether the key and all below it were read without fault, so
+// that its value can be held against others.
+func (d *Document) Clean(key string) bool {
+	within := func(inner, outer string) bool {
+		rest, ok := strings.CutPrefix(inner, outer)
+		return ok && (outer == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
+	}
+	for _, f := range d.faults {
+		if f.Key == "" || within(f.Key, key) || within(key, f.Key) {
+			return false
+		}
+	}
+	for k := range d.dirty {
+		if within(k, key) {
+			return false
+		}
+	}
+	return true
+}
+
+// Fault adds a fault at the key's place or, where it is not written, at that
+// of the nearest section around it that is.
+func (d *Document) Fault(key, format string, args ...any) {
+	d.faults = append(d.faults, d.place(key).fault(d.file, key, fmt.Sprintf(format, args...)))
+}
+
+func (d *Document) place(key string) position {
+	for at := key; at != ""; at = at[:max(0, strings.LastIndexAny(at, ".["))] {
+		if p, ok := d.at[at]; ok {
+			return p
+		}
+	}
+	return position{1, 1}
+}
+
+// validate asks a struct that judges itself.
+func (d *decoder) validate(v reflect.Value, path string) {
+	judge, ok := v.Addr().Interface().(interface{ Validate() error })
+	if !ok {
+		return
+	}
+	for _, err := range split(judge.Validate()) {
+		key := path
+		if keyed, ok := errors.AsType[interface {
+			error
+			PolicyKey() string
+		}](err); ok && keyed.PolicyKey() != "" {
+			key = join(path, keyed.PolicyKey())
+		}
+		d.doc.Fault(key, "%s", strings.Join(strings.Fields(err.Error()), " "))
+	}
+}
+
+// split takes errors.Join apart.
+func split(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range many.Unwrap() {
+			all = append(all, split(e)...)
+		}
+		return all
+	}
+	return []error{err}
+}

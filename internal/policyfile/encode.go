@@ -1,0 +1,113 @@
+package policyfile
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Encode returns v, a struct or a pointer to one, as YAML with every key. What
+// it returns reads back as the same values.
+func Encode(v any) []byte {
+	var b bytes.Buffer
+	value := reflect.ValueOf(v)
+	if value.Kind() == reflect.Pointer {
+		value = value.Elem()
+	}
+	encodeStruct(&b, value, shapeOf(v), "", "")
+	return b.Bytes()
+}
+
+// encodeStruct writes the keys of a struct; the first line begins with first, the others with indent.
+func encodeStruct(b *bytes.Buffer, v reflect.Value, s *shape, first, indent string) {
+	for i, f := range s.fields {
+		if i > 0 {
+			first = indent
+		}
+		b.WriteString(first + f.key + ":")
+		encodeValue(b, v.FieldByIndex(f.index), f.shape, indent)
+	}
+}
+
+// encodeValue writes what stands behind a colon, with the line's end.
+func encodeValue(b *bytes.Buffer, v reflect.Value, s *shape, indent string) {
+	deeper := indent + "  "
+	switch {
+	case s.kind == kindStruct && len(s.fields) == 0:
+		b.WriteString(" {}\n")
+	case s.kind == kindStruct:
+		b.WriteString("\n")
+		encodeStruct(b, v, s, deeper, deeper)
+	case s.kind == kindMap && v.Len() == 0:
+		b.WriteString(" {}\n")
+	case s.kind == kindMap:
+		b.WriteString("\n")
+		names := v.MapKeys()
+		slices.SortFunc(names, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, name := range names {
+			b.WriteString(deeper + yamlText(name.String()) + ":")
+			encodeValue(b, v.MapIndex(name), s.elem, deeper)
+		}
+	case s.kind == kindList && s.elem.kind == kindStruct && v.Len() > 0:
+		b.WriteString("\n")
+		for i := range v.Len() {
+			encodeStruct(b, v.Index(i), s.elem, deeper+"- ", deeper+"  ")
+		}
+	default:
+		b.WriteString(" " + flow(v, s) + "\n")
+	}
+}
+
+// flow gives a scalar or a list of them on one line.
+func flow(v reflect.Value, s *shape) string {
+	switch s.kind {
+	case kindBool:
+		return strconv.FormatBool(v.Bool())
+	case kindInt:
+		return strconv.FormatInt(v.Int(), 10)
+	case kindString:
+		return yamlText(v.String())
+	case kindText:
+		return yamlText(marshalText(v))
+	case kindList:
+		parts := make([]string, v.Len())
+		for i := range parts {
+			parts[i] = flow(v.Index(i), s.elem)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	}
+	panic(fmt.Sprintf("policyfile: %v cannot stand on one line", s.typ))
+}
+
+func marshalText(v reflect.Value) string {
+	if m, ok := v.Interface().(encoding.TextMarshaler); ok {
+		if text, err := m.MarshalText(); err == nil {
+			return string(text)
+		}
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./@-]*$`)
+
+// yamlText gives s plain where every reader of YAML takes it for that text, else in quotes.
+func yamlText(s string) string {
+	switch strings.ToLower(s) {
+	case "true", "false", "yes", "no", "on", "off", "y", "n", "null":
+	default:
+		if plainWord.MatchString(s) {
+			return s
+		}
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	must(e.Encode(s))
+	return strings.TrimSuffix(b.String(), "\n")
+}
