@@ -2,6 +2,7 @@ package certs
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -128,24 +129,36 @@ func (p *filePair) tellEnd(now time.Time) {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// load reads and parses the pair. It reads again when the files changed
-// meanwhile, so that a swap of both is not taken for a mismatch.
-func (p FilePair) load() (cert *tls.Certificate, seen pairStat, err error) {
+// load reads and parses the pair.
+func (p FilePair) load() (*tls.Certificate, pairStat, error) {
 	var chain, key []byte
-	for range loadTries {
-		seen = p.stat()
-		var chainErr, keyErr error
+	var chainErr, keyErr error
+	seen := p.still(func() {
 		chain, chainErr = readFile(p.Certificate)
 		key, keyErr = readFile(p.Key)
-		err = errors.Join(chainErr, keyErr)
+	})
+	switch {
+	case chainErr != nil && keyErr != nil:
+		return nil, seen, fmt.Errorf("%w; %w", chainErr, keyErr)
+	case chainErr != nil || keyErr != nil:
+		return nil, seen, cmp.Or(chainErr, keyErr)
+	}
+	cert, err := p.parse(chain, key)
+	return cert, seen, err
+}
+
+// still calls read, and again when the files changed meanwhile, so that a swap of
+// both between the two reads is not taken for a mismatch. It returns the files as
+// they were before the last read: a change after that shows at the next look.
+func (p FilePair) still(read func()) (seen pairStat) {
+	for range loadTries {
+		seen = p.stat()
+		read()
 		if p.stat().same(seen) {
 			break
 		}
 	}
-	if err == nil {
-		cert, err = p.parse(chain, key)
-	}
-	return cert, seen, err
+	return seen
 }
 
 func readFile(path string) ([]byte, error) {

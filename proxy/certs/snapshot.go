@@ -59,7 +59,12 @@ func newSnapshot(sources []source) *snapshot {
 	}
 	for name, list := range s.exact {
 		if _, parent, ok := strings.Cut(name, "."); ok {
-			s.exact[name] = slices.Concat(list, s.wildcard[parent])
+			for _, cert := range s.wildcard[parent] {
+				if !slices.Contains(list, cert) { // it may hold the name beside the wildcard
+					list = append(list, cert)
+				}
+			}
+			s.exact[name] = list
 		}
 	}
 	return s
