@@ -128,10 +128,10 @@ func factsRange(f *field) string {
 	switch {
 	case f.enum != nil && f.shape.kind == kindList:
 		return "any of " + strings.Join(f.enum, " | ")
+	case len(f.enum) == 1:
+		return "only " + f.enum[0]
 	case f.enum != nil:
 		return strings.Join(f.enum, " | ")
-	case f.shape.kind == kindBool:
-		return "true | false"
 	case f.shape.kind == kindInt:
 		return boundsText(f, nil)
 	}

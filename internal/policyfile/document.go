@@ -136,14 +136,16 @@ func (d *decoder) validate(v reflect.Value, path string) {
 		return
 	}
 	for _, err := range split(judge.Validate()) {
-		key := path
+		key, text := path, strings.Join(strings.Fields(err.Error()), " ")
 		if keyed, ok := errors.AsType[interface {
 			error
 			PolicyKey() string
 		}](err); ok && keyed.PolicyKey() != "" {
 			key = join(path, keyed.PolicyKey())
+			// An error that reads well alone begins with its key, as a fault does.
+			text = strings.TrimPrefix(text, keyed.PolicyKey()+": ")
 		}
-		d.doc.Fault(key, "%s", strings.Join(strings.Fields(err.Error()), " "))
+		d.doc.Fault(key, "%s", text)
 	}
 }
 

@@ -35,7 +35,7 @@ func syntaxFault(file string, src []byte, err error) Fault {
 		message = message[len(m[0]):]
 		at.line, _ = strconv.Atoi(m[1])
 	}
-	budget := reparses{times: 1000, bytes: 16 << 20}
+	budget := reparses{times: 1000, bytes: 4 << 20}
 	if begin, ok := lastGoodLine(src, &budget); ok {
 		at.line = 1 + bytes.Count(src[:begin], []byte("\n"))
 		at.column = 1 + lastGoodColumn(src, begin, &budget)

@@ -1,0 +1,85 @@
+package policy
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+
+	"relayedge/internal/policyfile"
+	"relayedge/proxy/upstream"
+)
+
+const (
+	proxyV2        = "proxy-v2"
+	channelBinding = "channel_binding"
+)
+
+// adapt gives keys that are not written the value that what is written calls
+// for. What is written stays as it is, for judge to hold against the rest.
+func (p *Policy) adapt(doc *policyfile.Document) {
+	if !doc.Clean("upstreams") {
+		return
+	}
+	if len(p.Upstreams) == 0 {
+		var u upstream.Config
+		policyfile.Defaults(&u)
+		p.Upstreams = map[string]upstream.Config{DefaultUpstream: u}
+	}
+	if !doc.Clean("relay") {
+		return
+	}
+	for name, u := range p.Upstreams {
+		if p.Relay.InProcess && !doc.Written(upstreamKey(name, "addresses")) {
+			u.Addresses = []string{dialable(p.Relay.Bind)}
+		}
+		if p.leadsToRelay(u) && u.ClientAddress == proxyV2 {
+			p.adaptPair(doc, name, &u)
+		}
+		p.Upstreams[name] = u
+	}
+	if p.Relay.InProcess {
+		// Every connection comes from the edge, which has capped the clients already.
+		if !doc.Written("relay.limits.max_connections_per_ip") {
+			p.Relay.Limits.MaxConnectionsPerIP = 0
+		}
+		if !doc.Written("relay.limits.max_connections_per_ipv6_48") {
+			p.Relay.Limits.MaxConnectionsPerIPv648 = 0
+		}
+	}
+}
+
+// adaptPair makes an upstream and the relay behind it speak alike.
+func (p *Policy) adaptPair(doc *policyfile.Document, name string, u *upstream.Config) {
+	if p.Relay.InProcess && !doc.Written("relay.proxy_protocol") {
+		p.Relay.ProxyProtocol = true
+	}
+	if !p.Relay.RequireChannelBinding {
+		return
+	}
+	if !doc.Written(upstreamKey(name, "proxy_tlvs")) && !slices.Contains(u.ProxyTLVs, channelBinding) {
+		u.ProxyTLVs = append(u.ProxyTLVs, channelBinding)
+	}
+	if !doc.Written(upstreamKey(name, "channel_binding_tlv")) {
+		u.ChannelBindingTLV = p.Relay.ChannelBindingTLV
+	}
+}
+
+func upstreamKey(name, key string) string { return fmt.Sprintf("upstreams.%s.%s", name, key) }
+
+// leadsToRelay reports whether the upstream's connections reach the relay of this very file.
+func (p *Policy) leadsToRelay(u upstream.Config) bool {
+	return p.relayWritten && slices.ContainsFunc(u.Addresses, func(a string) bool {
+		return a == p.Relay.Bind || overlap(a, p.Relay.Bind)
+	})
+}
+
+// dialable gives the address at which a bind is reached from its own machine.
+// A bind of port 0 stays: its port is known only once it listens.
+func dialable(bind string) string {
+	host, port, ok := splitAddress(bind)
+	if !ok || !host.IsUnspecified() || port == 0 {
+		return bind
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+}
