@@ -116,11 +116,11 @@ func (j *judgement) sockets() {
 	for i, s := range sockets {
 		for _, before := range sockets[:i] {
 			if overlap(s.bind, before.bind) {
-				key := s.key
-				if !j.doc.Written(key) && j.doc.Written(before.key) {
-					key, before = before.key, s
+				at, taker := s, before
+				if !j.doc.Written(at.key) && j.doc.Written(taker.key) {
+					at, taker = taker, at
 				}
-				j.fault(key, "%q is taken by %s (%s); every socket has its own address", s.bind, before.key, before.bind)
+				j.fault(at.key, "%q is taken by %s (%s); every socket has its own address", at.bind, taker.key, taker.bind)
 				break
 			}
 		}
