@@ -31,6 +31,7 @@ var (
 	signatureV2 = []byte("\r\n\r\n\x00\r\nQUIT\n")
 
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	zeroSum    = make([]byte, 4)
 )
 
 func init() {
@@ -181,7 +182,7 @@ func checkCRC(b []byte, area int) error {
 		return nil
 	}
 	sum := crc32.Checksum(b[:at], castagnoli)
-	sum = crc32.Update(sum, castagnoli, make([]byte, 4))
+	sum = crc32.Update(sum, castagnoli, zeroSum)
 	sum = crc32.Update(sum, castagnoli, b[at+4:])
 	if sum != binary.BigEndian.Uint32(field) {
 		return ErrChecksum
