@@ -1,0 +1,160 @@
+package relaycore
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+// Config is the relay section of the policy. The tags are read by the policy file.
+type Config struct {
+	InProcess             bool           `key:"in_process" default:"false" doc:"relayedge runs the relay in its own process"`
+	Bind                  string         `key:"bind" default:"127.0.0.1:7777" doc:"host:port on loopback; port 0 takes a free one"`
+	AllowPublic           bool           `key:"allow_public" default:"false" doc:"allow a bind that is not loopback"`
+	ProxyProtocol         bool           `key:"proxy_protocol" default:"false" doc:"a PROXY v2 header is required before anything else"`
+	TrustProxyFrom        []netip.Prefix `key:"trust_proxy_from" default:"[127.0.0.0/8, ::1/128]" doc:"peers whose PROXY header is believed; all others are refused"`
+	RequireChannelBinding bool           `key:"require_channel_binding" default:"true" doc:"with proxy_protocol: a proof of identity must be bound to the client's TLS session"`
+	ChannelBindingTLV     int            `key:"channel_binding_tlv" default:"228" min:"224" max:"239" doc:"type of the channel binding TLV"`
+	DrainSecs             int            `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open sessions get at shutdown; their closes are spread over at most half of it"`
+	Limits                Limits         `key:"limits" doc:"the relay's limits"`
+	Metrics               MetricsConfig  `key:"metrics" doc:"the relay's own metrics endpoint, where it runs alone"`
+}
+
+// MetricsConfig is the metrics section of the relay. It has the fields of
+// telemetry.Config, to which it converts, and defaults of its own.
+type MetricsConfig struct {
+	Enabled     bool   `key:"enabled" default:"true" doc:"serve metrics"`
+	BindAddr    string `key:"bind_addr" default:"127.0.0.1:9091" doc:"address of the metrics endpoint"`
+	AllowPublic bool   `key:"allow_public" default:"false" doc:"allow a bind_addr that is not loopback; the endpoint has no authentication, so firewall it"`
+	Namespace   string `key:"namespace" default:"relaycore" doc:"prefix of every metric name"`
+}
+
+// Limits is the limits section of the relay.
+type Limits struct {
+	MaxConnections            int `key:"max_connections" default:"10000" min:"1" doc:"open connections in all, counted from accept"`
+	MaxConnectionsPerIP       int `key:"max_connections_per_ip" default:"64" min:"0" max:"max_connections" zero:"off" doc:"open connections from one IPv4 address or one IPv6 /64"`
+	MaxConnectionsPerIPv648   int `key:"max_connections_per_ipv6_48" default:"256" min:"0" max:"max_connections" zero:"off" doc:"open connections from one IPv6 /48"`
+	RateLimitBPS              int `key:"rate_limit_bps" default:"1048576" min:"1024" doc:"bytes a second that one connection may send, each message counted with 256 more; beyond it the relay reads slower"`
+	MaxMessageBytes           int `key:"max_message_bytes" default:"4194304" min:"65536" max:"67108864" doc:"largest WebSocket message or frame from a client"`
+	ConnectionTimeoutSecs     int `key:"connection_timeout_secs" default:"300" min:"60" max:"86400" doc:"time a connection may send no whole message"`
+	IdentificationTimeoutSecs int `key:"identification_timeout_secs" default:"15" min:"1" max:"300" doc:"time a connection may go without proving an identity; at most connection_timeout_secs"`
+	MaxPendingCircuitTargets  int `key:"max_pending_circuit_targets" default:"18000" min:"1" max:"1000000" doc:"pending conversation requests in all"`
+	MaxPendingPerConnection   int `key:"max_pending_per_connection" default:"32" min:"1" max:"max_pending_circuit_targets" doc:"named requests that one connection may have pending"`
+	MaxCircuitsPerConnection  int `key:"max_circuits_per_connection" default:"256" min:"1" max:"65536" doc:"circuits that one connection has created, and that one identity is a member of"`
+	MaxCircuits               int `key:"max_circuits" default:"200000" min:"2" max:"10000000" doc:"circuit routing entries in the whole relay, two a pair"`
+}
+
+// DefaultConfig returns the defaults of the policy file.
+func DefaultConfig() Config {
+	return Config{
+		Bind:                  "127.0.0.1:7777",
+		TrustProxyFrom:        []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
+		RequireChannelBinding: true,
+		ChannelBindingTLV:     228,
+		DrainSecs:             30,
+		Limits: Limits{
+			MaxConnections:            10000,
+			MaxConnectionsPerIP:       64,
+			MaxConnectionsPerIPv648:   256,
+			RateLimitBPS:              1 << 20,
+			MaxMessageBytes:           4 << 20,
+			ConnectionTimeoutSecs:     300,
+			IdentificationTimeoutSecs: 15,
+			MaxPendingCircuitTargets:  18000,
+			MaxPendingPerConnection:   32,
+			MaxCircuitsPerConnection:  256,
+			MaxCircuits:               200000,
+		},
+		Metrics: MetricsConfig{Enabled: true, BindAddr: "127.0.0.1:9091", Namespace: "relaycore"},
+	}
+}
+
+// keyError is a fault of one key of the policy.
+type keyError struct{ key, text string }
+
+func (e *keyError) Error() string     { return e.key + ": " + e.text }
+func (e *keyError) PolicyKey() string { return e.key }
+
+// Validate returns an error that names every value that is out of range or
+// does not fit another.
+func (c Config) Validate() error {
+	var errs []error
+	fault := func(key, format string, args ...any) {
+		errs = append(errs, &keyError{key, fmt.Sprintf(format, args...)})
+	}
+	if loopback, err := bindsLoopback(c.Bind); err != nil {
+		fault("bind", "%v", err)
+	} else if !loopback && !c.AllowPublic {
+		fault("bind", "%q is not loopback; allow_public: true allows it", c.Bind)
+	}
+	if c.ProxyProtocol && len(c.TrustProxyFrom) == 0 {
+		fault("trust_proxy_from", "is empty, so nobody could connect; name the front end's networks")
+	}
+	for i, p := range c.TrustProxyFrom {
+		if !p.IsValid() || p != p.Masked() {
+			fault(fmt.Sprintf("trust_proxy_from[%d]", i), "%v is not a network", p)
+		}
+	}
+	checkRange(&errs, "channel_binding_tlv", c.ChannelBindingTLV, 224, 239)
+	checkRange(&errs, "drain_secs", c.DrainSecs, 0, 3600)
+	if err := c.Limits.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Validate returns an error that names every limit that is out of range.
+func (l Limits) Validate() error {
+	var errs []error
+	checkRange(&errs, "max_connections", l.MaxConnections, 1, math.MaxInt)
+	checkRange(&errs, "max_connections_per_ip", l.MaxConnectionsPerIP, 0, l.MaxConnections)
+	checkRange(&errs, "max_connections_per_ipv6_48", l.MaxConnectionsPerIPv648, 0, l.MaxConnections)
+	checkRange(&errs, "rate_limit_bps", l.RateLimitBPS, 1024, math.MaxInt)
+	checkRange(&errs, "max_message_bytes", l.MaxMessageBytes, 64<<10, 64<<20)
+	checkRange(&errs, "connection_timeout_secs", l.ConnectionTimeoutSecs, 60, 86400)
+	checkRange(&errs, "identification_timeout_secs", l.IdentificationTimeoutSecs, 1, min(300, l.ConnectionTimeoutSecs))
+	checkRange(&errs, "max_pending_circuit_targets", l.MaxPendingCircuitTargets, 1, 1000000)
+	checkRange(&errs, "max_pending_per_connection", l.MaxPendingPerConnection, 1, l.MaxPendingCircuitTargets)
+	checkRange(&errs, "max_circuits_per_connection", l.MaxCircuitsPerConnection, 1, 65536)
+	checkRange(&errs, "max_circuits", l.MaxCircuits, 2, 10000000)
+	return errors.Join(errs...)
+}
+
+func checkRange(errs *[]error, key string, v, low, high int) {
+	if v >= low && v <= high {
+		return
+	}
+	text := fmt.Sprintf("%d is not in %d–%d", v, low, high)
+	if high == math.MaxInt {
+		text = fmt.Sprintf("%d is less than %d", v, low)
+	}
+	*errs = append(*errs, &keyError{key, text})
+}
+
+// bindsLoopback reports whether a host:port is on loopback.
+func bindsLoopback(bind string) (bool, error) {
+	host, port, err := net.SplitHostPort(bind)
+	if err != nil {
+		return false, fmt.Errorf("%q is not host:port", bind)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return false, fmt.Errorf("%q has no port of 0–65535", bind)
+	}
+	if host == "localhost" {
+		return true, nil
+	}
+	if host == "" {
+		return false, nil
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return false, fmt.Errorf("%q is not an IP address and a port", bind)
+	}
+	return addr.Unmap().IsLoopback(), nil
+}
+
+func secs(n int) time.Duration { return time.Duration(n) * time.Second }

@@ -1,0 +1,177 @@
+package relaycore
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"time"
+
+	"relayedge/admission"
+	"relayedge/internal/proxyheader"
+	"relayedge/relaycore/websocket"
+	"relayedge/relaycore/wire"
+)
+
+// The times of a connection before its session.
+const (
+	proxyHeaderTime = 5 * time.Second  // for the whole PROXY header, from accept
+	headTime        = 5 * time.Second  // for the whole request head, from the end of that
+	upgradeTime     = 10 * time.Second // for the upgrade, from the same moment
+)
+
+var endpoint = websocket.Endpoint{Path: wire.Path, Subprotocol: wire.Subprotocol}
+
+// connection takes an admitted connection through its PROXY header and its
+// upgrade, and hands it to a session, which then owns nc and the lease.
+func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.Time) {
+	handed := false
+	defer func() {
+		if !handed {
+			s.leave(nc)
+		}
+	}()
+	defer func() {
+		if !handed {
+			lease.Release()
+		}
+	}()
+	defer func() {
+		if fault := recover(); fault != nil {
+			s.panicked(fault)
+			s.count.reject(ReasonTaskPanic)
+		}
+		if !handed {
+			nc.Close()
+		}
+	}()
+
+	in := arrivals{nc: nc}
+	var binding *[32]byte
+	start := accepted
+	if s.cfg.ProxyProtocol {
+		h, ok := s.proxyHeader(&in, accepted)
+		if !ok {
+			s.count.reject(ReasonProxyHeader)
+			return
+		}
+		start = time.Now()
+		client := h.Source.Addr()
+		if h.Local {
+			client = netip.Addr{}
+		}
+		if reason := lease.Name(client, start); reason != "" {
+			s.count.reject(Reason(reason))
+			return
+		}
+		if value, ok := h.Lookup(byte(s.cfg.ChannelBindingTLV)); ok && len(value) == 32 {
+			binding = (*[32]byte)(append([]byte(nil), value...))
+		}
+	}
+	rest, ok := s.upgrade(&in, start)
+	if !ok {
+		return
+	}
+	c := s.newSession(nc, lease, accepted, binding)
+	if !s.enter(nc, c) {
+		return
+	}
+	// A fresh goroutine: this one's stack has grown, and an idle session would keep it.
+	handed = true
+	s.running.Go(func() {
+		defer s.leave(nc)
+		c.run(rest)
+	})
+}
+
+// arrivals is what has come and is not used yet. It grows only with bytes that
+// are there.
+type arrivals struct {
+	nc net.Conn
+	b  []byte
+}
+
+// more waits for bytes and appends them. The caller bounds b.
+func (a *arrivals) more() error {
+	const step = 1 << 10
+	if cap(a.b)-len(a.b) < step/2 {
+		a.b = append(make([]byte, 0, max(2*cap(a.b), step)), a.b...)
+	}
+	n, err := a.nc.Read(a.b[len(a.b):cap(a.b)])
+	a.b = a.b[:len(a.b)+n]
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// proxyHeader reads the PROXY v2 header, which must come before anything else.
+func (s *Server) proxyHeader(in *arrivals, accepted time.Time) (h proxyheader.Header, ok bool) {
+	in.nc.SetReadDeadline(accepted.Add(proxyHeaderTime))
+	for {
+		h, n, err := proxyheader.Parse(in.b, proxyheader.V2)
+		if err == nil {
+			in.b = in.b[n:]
+			return h, true
+		}
+		if !errors.Is(err, proxyheader.ErrShort) || in.more() != nil {
+			return proxyheader.Header{}, false
+		}
+	}
+}
+
+// upgrade reads the request and answers it. It returns what came behind the
+// request, and false where no session follows.
+func (s *Server) upgrade(in *arrivals, start time.Time) (rest []byte, ok bool) {
+	in.nc.SetReadDeadline(start.Add(headTime))
+	in.nc.SetWriteDeadline(start.Add(upgradeTime))
+	scanned := 0
+	for {
+		n, err := websocket.HeadLength(in.b, scanned)
+		if err != nil {
+			s.answer(in.nc, websocket.Response(http.StatusRequestHeaderFieldsTooLarge, true))
+			return nil, false
+		}
+		if n > 0 {
+			return s.judge(in, n)
+		}
+		scanned = len(in.b)
+		if err := in.more(); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				s.count.reject(ReasonHandshakeTimeout)
+				s.answer(in.nc, websocket.Response(http.StatusRequestTimeout, true))
+			}
+			return nil, false
+		}
+	}
+}
+
+// judge answers the request whose head is n bytes long.
+func (s *Server) judge(in *arrivals, n int) (rest []byte, ok bool) {
+	a := endpoint.Judge(in.b[:n])
+	if !a.Upgraded {
+		if a.Decoy {
+			s.count.decoys.Add(1)
+		}
+		s.answer(in.nc, a.Response)
+		return nil, false
+	}
+	if _, err := in.nc.Write(a.Response); err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.count.reject(ReasonHandshakeTimeout)
+		}
+		return nil, false
+	}
+	in.nc.SetDeadline(time.Time{})
+	return in.b[n:], true
+}
+
+// answer writes a response that is the connection's last.
+func (s *Server) answer(nc net.Conn, response []byte) {
+	if _, err := nc.Write(response); err != nil || !s.lingers.take() {
+		return
+	}
+	defer s.lingers.give()
+	lingeringClose(nc, time.Now().Add(lastWords))
+}

@@ -1,0 +1,208 @@
+package relaycore
+
+import (
+	"crypto/rand"
+	"math"
+	"time"
+
+	"relayedge/relaycore/websocket"
+	"relayedge/relaycore/wire"
+)
+
+// frame takes one frame of the client.
+func (c *session) frame(b []byte, now time.Time) {
+	if len(b) > 0 && wire.Type(b[0]) == wire.TypeSend {
+		var f wire.Send
+		if f.Decode(b) != nil {
+			c.malformed()
+			return
+		}
+		c.send(&f, b)
+		return
+	}
+	decoded, err := wire.DecodeClient(b)
+	switch {
+	case err == wire.ErrUnknownType:
+		c.end(endUnknownFrame)
+		return
+	case err != nil:
+		c.malformed()
+		return
+	}
+	switch f := decoded.(type) {
+	case wire.Hello:
+		c.hello(f, now)
+	case wire.Publish:
+		c.publish(f, now)
+	case wire.Ask:
+		c.ask(f, now)
+	case wire.Close:
+		c.closeCircuit(f)
+	case wire.Ack:
+		// On a circuit the relay keeps nothing that an ACK could make it forget.
+	case wire.Keepalive:
+	}
+}
+
+func (c *session) malformed() {
+	c.server.count.malformed.Add(1)
+	c.end(endMalformed)
+}
+
+// refuse answers a frame that will not be taken.
+func (c *session) refuse(what wire.Refused, fault wire.Fault, text string) {
+	c.tell(wire.Error{Refused: what, Fault: fault, Text: text})
+}
+
+// mayAuth charges the budget of hellos and publishes.
+func (c *session) mayAuth(now time.Time) bool {
+	if c.auth.Take(authRate, 1, now) {
+		return true
+	}
+	c.end(endAuthRate)
+	return false
+}
+
+func (c *session) hello(f wire.Hello, now time.Time) {
+	if !c.mayAuth(now) {
+		return
+	}
+	if f.Version != wire.Version {
+		c.refuse(wire.Refused{Frame: wire.TypeHello}, wire.FaultVersion, "this relay speaks version 1")
+		c.end(endVersion)
+		return
+	}
+	rand.Read(c.nonce[:])
+	c.greeted = true
+	l := &c.server.cfg.Limits
+	binding := wire.BindingNone
+	if c.server.bound {
+		binding = wire.BindingExporter
+	}
+	c.tell(wire.Welcome{
+		Version:                   wire.Version,
+		Nonce:                     c.nonce,
+		Binding:                   binding,
+		MaxMessageBytes:           uint32(min(l.MaxMessageBytes, wire.MaxSend)),
+		ConnectionTimeoutSecs:     uint32(l.ConnectionTimeoutSecs),
+		IdentificationTimeoutSecs: uint32(l.IdentificationTimeoutSecs),
+		RateLimitBPS:              uint64(l.RateLimitBPS),
+		MaxPendingPerConnection:   uint32(l.MaxPendingPerConnection),
+		MaxCircuitsPerConnection:  uint32(l.MaxCircuitsPerConnection),
+	})
+}
+
+func (c *session) publish(f wire.Publish, now time.Time) {
+	if !c.mayAuth(now) {
+		return
+	}
+	s := c.server
+	what := wire.Refused{Frame: wire.TypePublish}
+	if !c.greeted {
+		c.refuse(what, wire.FaultOrder, "HELLO comes first")
+		return
+	}
+	var binding [32]byte
+	if s.bound {
+		if c.binding == nil {
+			s.count.reject(ReasonKeyAuth)
+			c.refuse(what, wire.FaultBinding, "no channel binding reached the relay: the front end must send it, and the TLS session must have one")
+			return
+		}
+		binding = *c.binding
+	}
+	if !f.Verify(c.nonce, binding) {
+		s.count.reject(ReasonKeyAuth)
+		c.refuse(what, wire.FaultKeyAuth, "the bundle's signature or the proof does not hold for this connection")
+		return
+	}
+	replaced, widows, ok := s.dir.join(c, f.Identity)
+	if !ok {
+		c.refuse(what, wire.FaultOtherIdentity, "this connection has another identity")
+		return
+	}
+	c.identified = true
+	if replaced != nil {
+		replaced.end(endReplaced)
+	}
+	for _, w := range widows {
+		w.tell()
+	}
+	c.tell(wire.Published{Identity: f.Identity})
+}
+
+func (c *session) ask(f wire.Ask, now time.Time) {
+	s := c.server
+	what := wire.Refused{Frame: wire.TypeAsk, RequestID: f.RequestID}
+	if f.Mode == wire.Blinded {
+		if !c.identified {
+			s.count.blindUnproven.Add(1)
+			c.refuse(what, wire.FaultOrder, "PUBLISH comes first")
+			return
+		}
+		c.refuse(what, wire.FaultUnavailable, "this relay takes no blinded requests")
+		return
+	}
+	a := s.dir.ask(c, f.RequestID, wire.Identity(f.Key), now)
+	switch {
+	case a.unproven:
+		c.refuse(what, wire.FaultOrder, "PUBLISH comes first")
+	case a.self:
+		c.refuse(what, wire.FaultTarget, "the target is the asker")
+	case a.limit != 0:
+		reason := ReasonPendingTargets
+		if a.limit == wire.LimitCircuits || a.limit == wire.LimitCircuitsPerMember {
+			reason = ReasonCircuitCap
+		}
+		s.count.reject(reason)
+		retry := max(1, math.Ceil(a.retry.Seconds()))
+		c.tell(wire.RateLimited{Refused: what, Limit: a.limit, RetryAfterSecs: uint32(retry)})
+	case a.circuit != 0:
+		if a.mirror != nil {
+			s.count.circuits.Add(1)
+			a.mirror.tell(wire.CircuitOpen{RequestID: a.mirrorID, Circuit: a.circuit})
+		}
+		c.tell(wire.CircuitOpen{RequestID: f.RequestID, Circuit: a.circuit})
+	case a.knock != nil:
+		a.knock.tell(wire.Knock{Asker: a.asker, Content: f.Content})
+	}
+}
+
+// send forwards a message. b is the whole frame: what the recipient gets differs
+// from it in its type alone.
+func (c *session) send(f *wire.Send, b []byte) {
+	what := wire.Refused{Frame: wire.TypeSend, MessageID: f.ID}
+	if len(b) > wire.MaxSend {
+		c.refuse(what, wire.FaultTooLarge, "longer than clients take")
+		return
+	}
+	to := c.server.dir.route(c, f.Circuit)
+	if to == nil {
+		c.refuse(what, wire.FaultNoCircuit, "no such circuit")
+		return
+	}
+	out := newFrame()
+	out.buf = websocket.AppendHeader(out.buf, websocket.Binary, len(b))
+	at := len(out.buf)
+	out.buf = append(out.buf, b...)
+	out.buf[at] = byte(wire.TypeMessage)
+	// f.ID is a copy: b's buffer stays this session's while deliver waits.
+	if c.deliver(to, out) != queued {
+		c.refuse(what, wire.FaultNoCircuit, "the other side has left")
+		return
+	}
+	c.server.count.relayMessages.Add(1)
+	c.server.count.relayBytes.Add(uint64(len(b)))
+	c.tell(wire.MessageAck{ID: f.ID})
+}
+
+func (c *session) closeCircuit(f wire.Close) {
+	if other := c.server.dir.close(c, f.Circuit); other != nil {
+		other.tell(wire.CircuitClosed{Circuit: f.Circuit, Reason: wire.EndedClosed})
+	}
+}
+
+// tell tells w that the other side's connection has ended.
+func (w widow) tell() {
+	w.session.tell(wire.CircuitClosed{Circuit: w.circuit, Reason: wire.EndedLeft})
+}

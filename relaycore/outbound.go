@@ -1,0 +1,279 @@
+package relaycore
+
+import (
+	"sync"
+	"time"
+
+	"relayedge/relaycore/websocket"
+	"relayedge/relaycore/wire"
+)
+
+// What one session's queue holds at most, what is being written included.
+const (
+	queueMessages = 256
+	queueBytes    = 16 << 20
+	// queueCrowded is when a session whose own answers pile up is not read.
+	queueCrowded = queueMessages / 2
+)
+
+// frame is one WebSocket frame on its way out.
+type frame struct {
+	buf  []byte
+	next *frame
+	ping uint64 // number of the ping that it is; 0: none
+}
+
+// framePoolMax is the largest buffer that goes back to the pool.
+const framePoolMax = 8 << 10
+
+var framePool = sync.Pool{New: func() any { return &frame{buf: make([]byte, 0, 2<<10)} }}
+
+func newFrame() *frame {
+	f := framePool.Get().(*frame)
+	f.buf, f.next, f.ping = f.buf[:0], nil, 0
+	return f
+}
+
+func (f *frame) free() {
+	if cap(f.buf) <= framePoolMax {
+		framePool.Put(f)
+	}
+}
+
+// message makes a frame of a binary message.
+func message(m wire.Frame) *frame {
+	f := newFrame()
+	// The header's length depends on the body's, so the body goes after the
+	// longest header that it can have and the header in front of it.
+	const room = 10
+	f.buf = m.Append(append(f.buf, make([]byte, room)...))
+	size := len(f.buf) - room
+	at := room - websocket.HeaderSize(size)
+	websocket.AppendHeader(f.buf[at:at], websocket.Binary, size)
+	n := copy(f.buf, f.buf[at:])
+	f.buf = f.buf[:n]
+	return f
+}
+
+// sentPing is a ping that has no pong yet.
+type sentPing struct {
+	number  uint64
+	written time.Time // when its last byte was taken by the socket
+}
+
+// waiter is a frame that waits for room in another session's queue.
+type waiter struct {
+	f          *frame
+	prev, next *waiter
+	settled    chan struct{} // closed when the frame was queued or the queue closed
+	queued     bool          // valid once settled is closed
+}
+
+// outbound is what waits to be written to one session. Room that becomes free
+// goes to the waiters in the order in which they came.
+type outbound struct {
+	mu          sync.Mutex
+	head, tail  *frame
+	frames      int // queued and being written
+	bytes       int
+	first, last *waiter
+	pong        []byte // answer to the latest ping, not queued yet
+	pinging     bool   // a ping is queued and not written
+	pings       []sentPing
+	writing     bool          // a writer runs
+	closed      bool          // takes nothing more
+	roomy       chan struct{} // closed when the queue is no longer crowded; nil: nobody waits
+	idle        chan struct{} // closed when the writer has ended; nil: nobody waits
+}
+
+func (q *outbound) fits(f *frame) bool {
+	return q.frames < queueMessages && q.bytes+len(f.buf) <= queueBytes
+}
+
+func (q *outbound) push(f *frame) {
+	if q.tail == nil {
+		q.head = f
+	} else {
+		q.tail.next = f
+	}
+	q.tail = f
+	q.frames++
+	q.bytes += len(f.buf)
+}
+
+// wakes reports whether the caller must start a writer, and notes that it will.
+func (q *outbound) wakes() bool {
+	start := !q.writing
+	q.writing = true
+	return start
+}
+
+func (q *outbound) unlink(w *waiter) {
+	if w.prev == nil {
+		q.first = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		q.last = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+}
+
+// grant queues what the waiters hold, as far as there is room.
+func (q *outbound) grant() {
+	for w := q.first; w != nil && q.fits(w.f); w = q.first {
+		q.unlink(w)
+		q.push(w.f)
+		w.queued = true
+		close(w.settled)
+	}
+}
+
+// take moves queued frames into buf, as many as fit, and returns what to write.
+// A frame that is too large for buf is returned alone, in its own memory. The
+// frames stay counted until written is called with the same list.
+func (q *outbound) take(buf []byte) (b []byte, list *frame) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.pong != nil {
+		f := newFrame()
+		f.buf = websocket.AppendFrame(f.buf, websocket.Pong, q.pong)
+		f.next, q.pong = q.head, nil
+		if q.head = f; q.tail == nil {
+			q.tail = f
+		}
+		q.frames++
+		q.bytes += len(f.buf)
+	}
+	if q.head == nil {
+		q.writing = false
+		if q.idle != nil {
+			close(q.idle)
+			q.idle = nil
+		}
+		return nil, nil
+	}
+	list, last := q.head, q.head
+	if len(list.buf) > cap(buf) {
+		b = list.buf
+	} else {
+		b = append(buf[:0], list.buf...)
+		for last.next != nil && len(b)+len(last.next.buf) <= cap(buf) {
+			last = last.next
+			b = append(b, last.buf...)
+		}
+	}
+	q.head, last.next = last.next, nil
+	if q.head == nil {
+		q.tail = nil
+	}
+	return b, list
+}
+
+// written frees the frames of a list that take returned.
+func (q *outbound) written(list *frame, now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for f := list; f != nil; {
+		next := f.next
+		q.frames--
+		q.bytes -= len(f.buf)
+		if f.ping != 0 {
+			q.pinging = false
+			q.pings = append(q.pings, sentPing{f.ping, now})
+		}
+		f.free()
+		f = next
+	}
+	q.grant()
+	if q.roomy != nil && q.frames < queueCrowded {
+		close(q.roomy)
+		q.roomy = nil
+	}
+}
+
+// crowded returns a channel that closes when the queue has room for answers
+// again, or nil if it has.
+func (q *outbound) crowded() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.frames < queueCrowded || q.closed {
+		return nil
+	}
+	if q.roomy == nil {
+		q.roomy = make(chan struct{})
+	}
+	return q.roomy
+}
+
+// ponged takes a pong: it answers every ping up to its number.
+func (q *outbound) ponged(number uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, p := range q.pings {
+		if p.number == number {
+			q.pings = q.pings[i+1:]
+			if len(q.pings) == 0 {
+				q.pings = nil
+			}
+			return
+		}
+	}
+}
+
+// overdue returns when the oldest ping that has no pong was written.
+func (q *outbound) overdue() (written time.Time, waiting bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pings) == 0 {
+		return time.Time{}, false
+	}
+	return q.pings[0].written, true
+}
+
+// close lets nothing more in. Waiters learn that theirs was not queued. With
+// last, the queue is written out and last after it; without, it is dropped.
+// It reports whether the caller must start a writer, and returns a channel that
+// closes when the last byte was written or given up.
+func (q *outbound) close(last *frame) (start bool, done <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed, q.pong = true, nil
+	for w := q.first; w != nil; w = w.next {
+		close(w.settled)
+	}
+	q.first, q.last = nil, nil
+	if last == nil {
+		q.head, q.tail = nil, nil
+	} else {
+		q.push(last)
+		start = q.wakes()
+	}
+	if !q.writing {
+		return false, nil
+	}
+	q.idle = make(chan struct{})
+	return start, q.idle
+}
+
+// abandon ends the writer after an error: nothing more can be written.
+func (q *outbound) abandon() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed, q.head, q.tail, q.pong = true, nil, nil, nil
+	for w := q.first; w != nil; w = w.next {
+		close(w.settled)
+	}
+	q.first, q.last = nil, nil
+	q.writing = false
+	if q.roomy != nil {
+		close(q.roomy)
+		q.roomy = nil
+	}
+	if q.idle != nil {
+		close(q.idle)
+		q.idle = nil
+	}
+}

@@ -1,0 +1,75 @@
+package relaycore
+
+import "sync/atomic"
+
+// Reason says why something was refused or ended. The list is closed: metric,
+// close frame and test use it alike.
+type Reason string
+
+// The relay's reasons, as relaycore_rejections_total counts them.
+const (
+	ReasonMaxConnections   Reason = "max_connections"
+	ReasonPerIPCap         Reason = "per_ip_cap"
+	ReasonPerPrefixCap     Reason = "per_prefix_cap"
+	ReasonRateLimit        Reason = "rate_limit" // read pauses
+	ReasonOversizedFrame   Reason = "oversized_frame"
+	ReasonHandshakeTimeout Reason = "handshake_timeout"
+	ReasonIdleTimeout      Reason = "idle_timeout"
+	ReasonIdentification   Reason = "identification_timeout"
+	ReasonAuthRate         Reason = "auth_rate"
+	ReasonKeyAuth          Reason = "key_auth"
+	ReasonPendingTargets   Reason = "pending_targets"
+	ReasonPendingEvicted   Reason = "pending_evicted"
+	ReasonBlindAskRate     Reason = "blind_ask_rate"
+	ReasonCircuitCap       Reason = "circuit_cap"
+	ReasonCircuitEvicted   Reason = "circuit_evicted"
+	ReasonKnockQuota       Reason = "knock_quota"
+	ReasonKnockEvicted     Reason = "knock_evicted"
+	ReasonQueueOverflow    Reason = "queue_overflow"
+	ReasonSlowConsumer     Reason = "slow_consumer"
+	ReasonWriterStall      Reason = "writer_stall"
+	ReasonOutboundShed     Reason = "outbound_shed"
+	ReasonGlobalOutbound   Reason = "global_outbound"
+	ReasonBufferShed       Reason = "buffer_shed"
+	ReasonTaskPanic        Reason = "task_panic"
+	ReasonProxyHeader      Reason = "proxy_header"
+	ReasonProxyNotLoopback Reason = "proxy_not_loopback"
+	ReasonUnknownFrame     Reason = "unknown_frame"
+)
+
+// Reasons returns every reason, in the order of spec/003's table.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonMaxConnections, ReasonPerIPCap, ReasonPerPrefixCap, ReasonRateLimit, ReasonOversizedFrame,
+		ReasonHandshakeTimeout, ReasonIdleTimeout, ReasonIdentification, ReasonAuthRate, ReasonKeyAuth,
+		ReasonPendingTargets, ReasonPendingEvicted, ReasonBlindAskRate, ReasonCircuitCap, ReasonCircuitEvicted,
+		ReasonKnockQuota, ReasonKnockEvicted, ReasonQueueOverflow, ReasonSlowConsumer, ReasonWriterStall,
+		ReasonOutboundShed, ReasonGlobalOutbound, ReasonBufferShed, ReasonTaskPanic, ReasonProxyHeader,
+		ReasonProxyNotLoopback, ReasonUnknownFrame,
+	}
+}
+
+// counters is what the relay counts.
+type counters struct {
+	rejections map[Reason]*atomic.Uint64 // static keys: every reason
+
+	connections   atomic.Uint64 // admitted connections
+	open          atomic.Int64  // of which open
+	circuits      atomic.Uint64 // circuits that were opened
+	relayBytes    atomic.Uint64 // bytes of messages queued for a recipient
+	relayMessages atomic.Uint64
+	decoys        atomic.Uint64 // HTTP requests that were no upgrade
+	malformed     atomic.Uint64 // connections closed for bytes that are no WebSocket or no frame
+	blindUnproven atomic.Uint64 // blinded requests before an identity was proved
+}
+
+func (c *counters) init() {
+	c.rejections = make(map[Reason]*atomic.Uint64)
+	for _, r := range Reasons() {
+		c.rejections[r] = new(atomic.Uint64)
+	}
+}
+
+// reject counts r. The reasons that are not the relay's (a deny list is the
+// edge's) do not occur here.
+func (c *counters) reject(r Reason) { c.rejections[r].Add(1) }

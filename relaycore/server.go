@@ -1,0 +1,257 @@
+package relaycore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"relayedge/admission"
+)
+
+// Server is a relay. Make it with NewServer.
+type Server struct {
+	// Static.
+	cfg      Config
+	log      *slog.Logger
+	gate     *admission.Gate
+	dir      *directory
+	byteRate admission.Rate
+	bound    bool // a proof must be bound to the TLS session
+	count    counters
+	lingers  slots
+	running  sync.WaitGroup // every goroutine of a connection
+
+	// Guarded by mu.
+	mu       sync.Mutex
+	draining bool
+	conns    map[net.Conn]*session // open; nil before the upgrade
+}
+
+// maxLingers is how many ended sessions wait for their clients to close.
+const maxLingers = 256
+
+// NewServer returns a relay with the settings cfg, or the error of cfg.Validate.
+func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	l := cfg.Limits
+	caps := admission.DefaultLimits()
+	caps.MaxConnections = l.MaxConnections
+	caps.MaxConnectionsPerIP = l.MaxConnectionsPerIP
+	caps.MaxConnectionsPerIPv648 = l.MaxConnectionsPerIPv648
+	caps.ConnectionRatePerIP, caps.ConnectionRatePerIPv648 = 0, 0
+	gate, err := admission.NewGate(caps)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg:  cfg,
+		log:  log,
+		gate: gate,
+		dir:  newDirectory(l),
+		byteRate: admission.Rate{
+			N: int64(l.RateLimitBPS), Per: time.Second,
+			Burst: int64(max(l.RateLimitBPS, l.MaxMessageBytes)),
+		},
+		bound:   cfg.ProxyProtocol && cfg.RequireChannelBinding,
+		lingers: slots{most: maxLingers},
+		conns:   make(map[net.Conn]*session),
+	}
+	s.count.init()
+	return s, nil
+}
+
+// Serve takes connections from ln until ctx ends, then drains: it closes every
+// session with code 1001, spread over at most half of drain_secs, and cuts what
+// is left at its end. It closes ln, returns after the last connection's end, and
+// returns nil unless accepting failed. It is called once.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	l := s.cfg.Limits
+	s.log.Info(fmt.Sprintf("Limits: max_connections=%d, max_connections_per_ip=%d, rate_limit_bps=%d, max_message_bytes=%d, connection_timeout_secs=%d",
+		l.MaxConnections, l.MaxConnectionsPerIP, l.RateLimitBPS, l.MaxMessageBytes, l.ConnectionTimeoutSecs))
+	stop := context.AfterFunc(ctx, func() { ln.Close() })
+	defer stop()
+	err := s.accept(ctx, ln)
+	ln.Close()
+	s.drain()
+	return err
+}
+
+// accept is the accept loop. What it refuses costs no goroutine and no log line.
+func (s *Server) accept(ctx context.Context, ln net.Listener) error {
+	var backoff admission.AcceptBackoff
+	for {
+		nc, err := ln.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				nc.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			pause, retry := backoff.Retry(err)
+			if !retry {
+				return fmt.Errorf("relay: accept: %w", err)
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		backoff.Reset()
+		now := time.Now()
+		lease, reason := s.admit(nc, now)
+		if reason != "" {
+			s.count.reject(reason)
+			nc.Close()
+			continue
+		}
+		s.count.connections.Add(1)
+		s.count.open.Add(1)
+		s.mu.Lock()
+		s.conns[nc] = nil
+		s.mu.Unlock()
+		s.running.Go(func() { s.connection(nc, lease, now) })
+	}
+}
+
+// admit decides about a connection from what accept says of it. Behind a front
+// end that is the global cap alone: the PROXY header names the client later.
+func (s *Server) admit(nc net.Conn, now time.Time) (*admission.Lease, Reason) {
+	addr := peer(nc)
+	if s.cfg.ProxyProtocol {
+		if addr.IsValid() && !s.trusts(addr) {
+			return nil, ReasonProxyNotLoopback
+		}
+		addr = netip.Addr{}
+	}
+	lease, reason := s.gate.Admit(addr, now)
+	return lease, Reason(reason)
+}
+
+// peer is the address of the socket's other end; a unix socket has none.
+func peer(nc net.Conn) netip.Addr {
+	tcp, ok := nc.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap().WithZone("")
+}
+
+func (s *Server) trusts(addr netip.Addr) bool {
+	for _, p := range s.cfg.TrustProxyFrom {
+		if p.Contains(addr) || p.Addr().Is4In6() && p.Bits() >= 96 &&
+			netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// enter notes that nc has become a session, and reports false while draining.
+func (s *Server) enter(nc net.Conn, c *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return false
+	}
+	s.conns[nc] = c
+	return true
+}
+
+// leave forgets an open connection.
+func (s *Server) leave(nc net.Conn) {
+	s.mu.Lock()
+	delete(s.conns, nc)
+	s.mu.Unlock()
+	s.count.open.Add(-1)
+}
+
+// drainStep is how far apart the closes of a drain are while there is time:
+// clients that come back elsewhere should not all come at once.
+const drainStep = 5 * time.Millisecond
+
+// drain ends every connection and returns when all have ended.
+func (s *Server) drain() {
+	grace := secs(s.cfg.DrainSecs)
+	deadline := time.Now().Add(grace)
+	s.mu.Lock()
+	s.draining = true
+	var sessions []*session
+	for nc, c := range s.conns {
+		if c == nil {
+			nc.Close()
+		} else {
+			sessions = append(sessions, c)
+		}
+	}
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(ended)
+	}()
+	if len(sessions) > 0 {
+		s.log.Info("draining", "sessions", len(sessions), "grace_secs", s.cfg.DrainSecs)
+		step := min(drainStep, grace/2/time.Duration(len(sessions)))
+		rand.Shuffle(len(sessions), func(i, j int) { sessions[i], sessions[j] = sessions[j], sessions[i] })
+		for _, c := range sessions {
+			c.end(endDrain)
+			time.Sleep(step)
+		}
+	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return
+	case <-timer.C:
+	}
+	s.mu.Lock()
+	for nc := range s.conns {
+		nc.Close()
+	}
+	s.mu.Unlock()
+	<-ended
+}
+
+// panicked reports a fault of one connection, which alone it ends.
+func (s *Server) panicked(fault any) {
+	s.log.Error("a connection's task panicked", "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+}
+
+// Ready returns nil while the relay takes connections, for a readiness check.
+func (s *Server) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return errors.New("draining")
+	}
+	return nil
+}
+
+// slots is a counted resource without a queue.
+type slots struct {
+	most  int64 // static
+	taken atomic.Int64
+}
+
+func (s *slots) take() bool {
+	if s.taken.Add(1) > s.most {
+		s.taken.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (s *slots) give() { s.taken.Add(-1) }

@@ -1,0 +1,360 @@
+package relaycore
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"relayedge/admission"
+	"relayedge/relaycore/websocket"
+)
+
+// The times of a session that cannot be configured.
+const (
+	pingMin     = 25 * time.Second
+	pingMax     = 35 * time.Second
+	pongLate    = 60 * time.Second // from the end of the ping's write
+	queueWait   = 5 * time.Second  // for room in a recipient's queue
+	writerStall = 30 * time.Second // without a byte taken while bytes wait
+	lastWords   = time.Second      // for the close frame to arrive, and for the client to have read it
+)
+
+// Hellos and publishes that one connection may send.
+var authRate = admission.Rate{N: 1, Per: 10 * time.Second, Burst: 6}
+
+// messageOverhead is what each message costs of the byte bucket beside its length.
+const messageOverhead = 256
+
+// ending is why a session ends, and what its client is told. Without a code
+// there is no close frame and nothing more is written.
+type ending struct {
+	reason Reason // counted, unless empty
+	code   websocket.Code
+	text   string
+}
+
+// Private close codes (RFC 6455, section 7.4.2).
+const codeReplaced websocket.Code = 4001
+
+// The endings. gone is a client that closed or broke the connection.
+var (
+	gone            = ending{}
+	endIdle         = ending{ReasonIdleTimeout, websocket.CodePolicy, "idle_timeout"}
+	endUnidentified = ending{ReasonIdentification, websocket.CodePolicy, "identification_timeout"}
+	endAuthRate     = ending{ReasonAuthRate, websocket.CodePolicy, "auth_rate"}
+	endUnknownFrame = ending{ReasonUnknownFrame, websocket.CodePolicy, "unknown_frame"}
+	endOversized    = ending{ReasonOversizedFrame, websocket.CodeTooBig, "oversized_frame"}
+	endSlowConsumer = ending{reason: ReasonSlowConsumer}
+	endWriterStall  = ending{reason: ReasonWriterStall}
+	endPanic        = ending{reason: ReasonTaskPanic}
+	endReplaced     = ending{code: codeReplaced, text: "replaced"}
+	endDrain        = ending{code: websocket.CodeGoingAway, text: "drain"}
+	endVersion      = ending{code: websocket.CodeProtocolError, text: "version"}
+	endMalformed    = ending{code: websocket.CodeInvalidData, text: "malformed"}
+)
+
+// session is one client's WebSocket session.
+type session struct {
+	// Static.
+	server  *Server
+	lease   *admission.Lease
+	started time.Time // accept
+	binding *[32]byte // of the client's TLS session, if it reached us
+	done    chan struct{}
+	io      socket
+
+	// The reader's.
+	parser      *websocket.Parser
+	lastMessage time.Time // the end of the client's latest whole message, or the start
+	identified  bool
+	pingAt      time.Time
+	pingNumber  uint64
+	armed       time.Time // the read deadline in force
+	greeted     bool      // WELCOME was sent with nonce
+	nonce       [32]byte
+	auth        admission.Bucket
+	bytes       admission.Bucket
+	pausedUntil time.Time // no reading before; zero: reading
+
+	// Guarded by directory.mu.
+	member membership
+
+	// Guarded by outbound.mu.
+	out outbound
+
+	// Guarded by mu, which is never taken with another lock held.
+	mu    sync.Mutex
+	ended bool
+	why   ending
+}
+
+func (s *Server) newSession(nc net.Conn, lease *admission.Lease, started time.Time, binding *[32]byte) *session {
+	now := time.Now()
+	c := &session{
+		server:      s,
+		lease:       lease,
+		started:     started,
+		binding:     binding,
+		done:        make(chan struct{}),
+		parser:      websocket.NewParser(s.cfg.Limits.MaxMessageBytes),
+		lastMessage: now,
+		pingAt:      now.Add(pingDelay()),
+	}
+	c.io.init(nc)
+	return c
+}
+
+func pingDelay() time.Duration {
+	return pingMin + rand.N(pingMax-pingMin+1)
+}
+
+// end ends the session, for the first reason that is given. It never waits: the
+// session's own goroutine wakes and does the rest.
+func (c *session) end(why ending) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.ended, c.why = true, why
+	close(c.done)
+	c.io.conn.SetReadDeadline(time.Unix(1, 0))
+}
+
+// arm sets the read deadline, unless the session has ended: end's own deadline must stay.
+func (c *session) arm(t time.Time) {
+	if t.Equal(c.armed) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		c.io.conn.SetReadDeadline(t)
+		c.armed = t
+	}
+}
+
+func (c *session) over() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// run is the session, from the upgrade to its end. rest is what came behind the upgrade.
+func (c *session) run(rest []byte) {
+	defer c.finish()
+	defer c.contain()
+	if len(rest) > 0 {
+		c.consume(rest)
+	}
+	for !c.over() {
+		if !c.hold() {
+			return
+		}
+		c.arm(c.tick(time.Now(), true))
+		buf, n, err := c.io.read()
+		if n > 0 {
+			c.consume(buf[:n])
+		}
+		c.io.release()
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			c.end(gone)
+		}
+	}
+}
+
+// contain turns a panic of this session's goroutines into the end of this session.
+func (c *session) contain() {
+	if fault := recover(); fault != nil {
+		c.server.panicked(fault)
+		c.end(endPanic)
+	}
+}
+
+// consume takes bytes that were read. It returns when all are used or the session has ended.
+func (c *session) consume(in []byte) {
+	for len(in) > 0 {
+		ev, n, err := c.parser.Next(in)
+		if err != nil {
+			v, _ := errors.AsType[*websocket.Violation](err)
+			if v.Code == websocket.CodeTooBig {
+				c.end(endOversized)
+				return
+			}
+			c.server.count.malformed.Add(1)
+			c.end(ending{code: v.Code, text: v.Text})
+			return
+		}
+		in = in[n:]
+		if ev.Op == websocket.Continuation {
+			continue
+		}
+		c.event(ev)
+		if !c.hold() {
+			return
+		}
+	}
+}
+
+// event takes one message or control frame.
+func (c *session) event(ev websocket.Event) {
+	now := time.Now()
+	if wait := c.bytes.Charge(c.server.byteRate, int64(len(ev.Payload)+messageOverhead), now); wait > 0 {
+		c.server.count.reject(ReasonRateLimit)
+		c.pausedUntil = now.Add(wait)
+	}
+	switch ev.Op {
+	case websocket.Binary:
+		c.lastMessage = now
+		c.frame(ev.Payload, now)
+	case websocket.Ping:
+		c.answerPing(ev.Payload)
+	case websocket.Pong:
+		if len(ev.Payload) == 8 {
+			c.out.ponged(binary.BigEndian.Uint64(ev.Payload))
+		}
+	case websocket.Close:
+		code, _, _ := websocket.ParseClose(ev.Payload)
+		if code == websocket.CodeNone {
+			code = websocket.CodeNormal
+		}
+		c.end(ending{code: code})
+	}
+}
+
+// hold waits while the session may not be read: its byte bucket is in debt, or
+// its own answers pile up. It reports false when the session has ended.
+func (c *session) hold() bool {
+	for !c.over() {
+		roomy := c.out.crowded()
+		if c.pausedUntil.IsZero() && roomy == nil {
+			return true
+		}
+		now := time.Now()
+		if !c.pausedUntil.IsZero() && !now.Before(c.pausedUntil) {
+			c.pausedUntil, c.lastMessage = time.Time{}, now
+			continue
+		}
+		until := c.tick(now, false)
+		if !c.pausedUntil.IsZero() {
+			if c.pausedUntil.Before(until) {
+				until = c.pausedUntil
+			}
+			roomy = nil
+		}
+		timer := time.NewTimer(until.Sub(now))
+		select {
+		case <-timer.C:
+		case <-roomy:
+			c.lastMessage = time.Now()
+		case <-c.done:
+		}
+		timer.Stop()
+	}
+	return false
+}
+
+// tick does what is due at now and returns when something is due next. A
+// session that is not read cannot be idle.
+func (c *session) tick(now time.Time, reading bool) (next time.Time) {
+	l := &c.server.cfg.Limits
+	if !reading {
+		c.lastMessage = now
+	}
+	next = c.lastMessage.Add(secs(l.ConnectionTimeoutSecs))
+	if !now.Before(next) {
+		c.end(endIdle)
+	}
+	if !c.identified {
+		by := c.started.Add(secs(l.IdentificationTimeoutSecs))
+		if !now.Before(by) {
+			c.end(endUnidentified)
+		}
+		if by.Before(next) {
+			next = by
+		}
+	}
+	if written, waiting := c.out.overdue(); waiting {
+		by := written.Add(pongLate)
+		if !now.Before(by) {
+			c.end(endIdle)
+		}
+		if by.Before(next) {
+			next = by
+		}
+	}
+	if !now.Before(c.pingAt) {
+		c.ping()
+		c.pingAt = now.Add(pingDelay())
+	}
+	if c.pingAt.Before(next) {
+		next = c.pingAt
+	}
+	return next
+}
+
+// finish ends what end began: the session leaves the directory, gives its slot
+// back, and only then spends time on a client that may not listen.
+func (c *session) finish() {
+	defer c.contain()
+	defer c.io.conn.Close()
+	defer c.lease.Release()
+	c.mu.Lock()
+	why := c.why
+	c.mu.Unlock()
+	s := c.server
+	for _, w := range s.dir.leave(c) {
+		w.tell()
+	}
+	c.lease.Release()
+	if why.reason != "" {
+		s.count.reject(why.reason)
+	}
+	if why.code == 0 || !s.lingers.take() {
+		c.out.close(nil)
+		return
+	}
+	defer s.lingers.give()
+
+	by := time.Now().Add(lastWords)
+	last := newFrame()
+	last.buf = websocket.AppendClose(last.buf, why.code, why.text)
+	start, written := c.out.close(last)
+	c.io.closeAt(by)
+	if start {
+		c.startWriter()
+	}
+	if written != nil {
+		<-written
+	}
+	lingeringClose(c.io.conn, by)
+}
+
+// lingerBytes is what a closed connection's client may still send before it is cut.
+const lingerBytes = 64 << 10
+
+// lingeringClose ends the sending side and reads until the client has closed
+// too. A socket that is closed with unread bytes answers them with a reset,
+// which can take from the client what was written last.
+func lingeringClose(nc net.Conn, by time.Time) {
+	half, ok := nc.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	nc.SetReadDeadline(by)
+	var sink [512]byte
+	for total := 0; total < lingerBytes; {
+		n, err := nc.Read(sink[:])
+		if err != nil {
+			return
+		}
+		total += n
+	}
+}

@@ -1,0 +1,170 @@
+package relaycore
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"time"
+
+	"relayedge/relaycore/websocket"
+	"relayedge/relaycore/wire"
+)
+
+// offer queues a frame that the relay itself makes. Such frames cannot wait: a
+// session whose queue is full for one is a slow consumer.
+func (c *session) offer(f *frame) {
+	q := &c.out
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		f.free()
+		return
+	}
+	if !q.fits(f) {
+		q.mu.Unlock()
+		f.free()
+		c.end(endSlowConsumer)
+		return
+	}
+	q.push(f)
+	start := q.wakes()
+	q.mu.Unlock()
+	if start {
+		c.startWriter()
+	}
+}
+
+// tell offers a message of the relay.
+func (c *session) tell(m wire.Frame) { c.offer(message(m)) }
+
+// ping queues a ping, unless one is queued already: its time counts from when
+// it is written.
+func (c *session) ping() {
+	q := &c.out
+	q.mu.Lock()
+	busy := q.pinging
+	q.pinging = true
+	q.mu.Unlock()
+	if busy {
+		return
+	}
+	c.pingNumber++
+	f := newFrame()
+	f.ping = c.pingNumber
+	f.buf = binary.BigEndian.AppendUint64(websocket.AppendHeader(f.buf, websocket.Ping, 8), f.ping)
+	c.offer(f)
+}
+
+// answerPing owes the client a pong. Of several pings that wait for theirs only
+// the latest gets one (RFC 6455, section 5.5.3), so pings cannot fill the queue.
+func (c *session) answerPing(payload []byte) {
+	q := &c.out
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return
+	}
+	q.pong = append(make([]byte, 0, len(payload)), payload...)
+	start := q.wakes()
+	q.mu.Unlock()
+	if start {
+		c.startWriter()
+	}
+}
+
+// delivery is what became of a message for another session.
+type delivery int
+
+const (
+	queued   delivery = iota
+	departed          // the recipient has left
+	stuck             // the recipient made no room in time
+)
+
+// deliver queues f for another session. Where there is no room it waits for
+// some, in the order of the senders, and c is not read meanwhile.
+func (c *session) deliver(to *session, f *frame) delivery {
+	q := &to.out
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		f.free()
+		return departed
+	}
+	if q.first == nil && q.fits(f) {
+		q.push(f)
+		start := q.wakes()
+		q.mu.Unlock()
+		if start {
+			to.startWriter()
+		}
+		return queued
+	}
+	w := &waiter{f: f, prev: q.last, settled: make(chan struct{})}
+	if q.last == nil {
+		q.first = w
+	} else {
+		q.last.next = w
+	}
+	q.last = w
+	q.mu.Unlock()
+
+	timer := time.NewTimer(queueWait)
+	defer timer.Stop()
+	late := false
+	select {
+	case <-w.settled:
+	case <-timer.C:
+		late = true
+	case <-c.done:
+	}
+	q.mu.Lock()
+	select {
+	case <-w.settled:
+		late = false
+	default:
+		q.unlink(w)
+	}
+	q.mu.Unlock()
+	switch {
+	case w.queued:
+		return queued
+	case late:
+		to.end(endSlowConsumer)
+		return stuck
+	}
+	return departed
+}
+
+func (c *session) startWriter() { c.server.running.Go(c.write) }
+
+// write writes what is queued and ends when nothing is left. At most one runs
+// for a session.
+func (c *session) write() {
+	defer c.contain()
+	failed := true
+	defer func() {
+		if failed {
+			c.out.abandon()
+		}
+	}()
+	w := writerPool.Get().(*writer)
+	defer writerPool.Put(w)
+	for {
+		b, list := c.out.take(w.buf)
+		if list == nil {
+			failed = false
+			return
+		}
+		err := w.writeAll(&c.io, b)
+		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				c.end(endWriterStall)
+			} else {
+				c.end(gone)
+			}
+			return
+		}
+		c.out.written(list, time.Now())
+	}
+}
