@@ -1,7 +1,54 @@
 // Package admission decides who may have how much: which connection may exist,
 // how fast one source may open more of them, and how fast one connection may
-// send. It owns the counts behind those decisions and nothing else: it opens no
-// socket, starts no goroutine, writes no log and knows no metric.
+// send. It owns the counts behind those decisions and nothing else: it starts no
+// goroutine, writes no log and knows no metric, and the only socket it touches
+// is the listener it is given to guard.
+//
+// # A relay of your own
+//
+// A [Listener] yields only admitted connections, so a relay written in Go gets
+// the limits by one line. This is a whole one:
+//
+//	package main
+//
+//	import (
+//		"expvar"
+//		"io"
+//		"log"
+//		"net"
+//
+//		"relayedge/admission"
+//	)
+//
+//	func main() {
+//		gate, err := admission.NewGate(admission.DefaultLimits())
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		ln, err := net.Listen("tcp", "127.0.0.1:7777")
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		refusals := expvar.NewMap("refusals")
+//		ln = admission.NewListener(ln, gate, func(reason admission.Reason) {
+//			refusals.Add(string(reason), 1)
+//		})
+//		for {
+//			conn, err := ln.Accept()
+//			if err != nil {
+//				log.Fatal(err)
+//			}
+//			go func() {
+//				defer conn.Close() // gives the slot back
+//				io.Copy(conn, conn)
+//			}()
+//		}
+//	}
+//
+// An http.Server takes the Listener as it is. A relay that accepts by other
+// means calls [Gate.Admit] before it spends anything on a connection, and
+// [Lease.Release] when the connection is closed; [AddrOf] and [AcceptBackoff]
+// are the rest of the Listener's loop.
 //
 // # Sources
 //
@@ -14,6 +61,33 @@
 //
 // A [Gate] admits a connection or names the [Reason] why not. It looks at the
 // deny list, then the global cap, the host's cap, the site's cap, then the
-// connection rates, and takes all or nothing. What it took stands in a [Lease];
-// giving the lease back is the only way a count goes down.
+// connection rates, and takes all or nothing: a refused attempt costs no slot, no
+// token and no memory, neither its host nor the neighbours in its site. What the
+// gate took stands in a [Lease]; giving the lease back is the only way a count
+// goes down.
+//
+// Where a PROXY header will name the client, the connection is admitted without
+// an address first, which takes a global slot, and charged to its host and site
+// by [Lease.Name] afterwards.
+//
+// An observed limit lets in what it would have refused, and counts it
+// ([Gate.Observed]), if nothing else refuses it. Its bucket then pays nothing, so
+// the count is what the limit would have refused in earnest. The deny list and
+// the global cap cannot be observed.
+//
+// # What the gate keeps
+//
+// One table of hosts and one of sites. A row holds a 128-bit hash of its key,
+// made with a secret of this gate, a count of connections, and the time at which
+// its bucket is full again; no address is kept. A row lives while it has
+// connections or its bucket is not full. There is no timer: full rows without
+// connections are dropped a few at a time by the decisions that follow, and all
+// of them by [Gate.Stats]. After the last connection of all they stay until then.
+//
+// Each table is bounded: it holds at most max_connections rows with connections
+// (after a reload that lowers it, as many as were open before) and at most 65536
+// rows without. Beyond those the row that is nearest to full is forgotten, which
+// forgives the smallest debt there is. A row takes about 100 bytes with its place in
+// the index and its turn to go, so a table full in both ways at the default of 10,000
+// connections takes about 7 MB; a table that is empty goes back to its first size.
 package admission

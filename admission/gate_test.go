@@ -19,6 +19,19 @@ func hostOf(site, n int) netip.Addr {
 	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, byte(site >> 8), byte(site), byte(n >> 8), byte(n), 15: 1})
 }
 
+// The names are labels of metrics and words of logs: spec/003 fixes the first
+// three, the design the others.
+func TestReasons(t *testing.T) {
+	for reason, want := range map[Reason]string{
+		MaxConnections: "max_connections", PerIPCap: "per_ip_cap", PerPrefixCap: "per_prefix_cap",
+		ConnectionRate: "connection_rate", Denied: "denied",
+	} {
+		if string(reason) != want {
+			t.Errorf("%q, want %q", reason, want)
+		}
+	}
+}
+
 // At a cap of N there are N connections, and a slot that is given back can be
 // had at once.
 func TestCapsAreExact(t *testing.T) {

@@ -21,6 +21,12 @@ type row struct {
 	link uint32 // a debtor: its place in the heap, counted from 1; a free row: the next free one
 }
 
+// debtor is a row in the heap, beside the time by which it is ordered.
+type debtor struct {
+	full int64
+	row  uint32
+}
+
 // table holds the rows with open connections, and the debtors: those without
 // whose bucket is not full again. Leases hold the numbers of rows, so a row
 // keeps its number while it lives. Row 0 is nobody's: it stands for a key that
@@ -30,7 +36,7 @@ type table struct {
 	chunks  []*[chunkRows]row // grown by the chunk: no growth copies the rows
 	used    uint32            // rows that were ever given out, row 0 among them
 	free    uint32            // the first free row below used; 0: none
-	debtors []uint32          // a heap, the row nearest to full first
+	debtors []debtor          // a heap, the row nearest to full first
 	bound   int               // of debtors
 }
 
@@ -58,7 +64,7 @@ func (t *table) take(i uint32, k key, full int64) uint32 {
 	}
 	r := t.row(i)
 	if r.open == 0 && r.link != 0 {
-		t.unqueue(r.link - 1)
+		t.unqueue(int(r.link) - 1)
 	}
 	r.open++
 	r.full = full
@@ -84,7 +90,7 @@ func (t *table) release(i uint32, at int64) {
 // sweep drops at most n debtors whose bucket is full again at the time at, and
 // reports whether there are more.
 func (t *table) sweep(at int64, n int) (more bool) {
-	for ; len(t.debtors) > 0 && t.row(t.debtors[0]).full <= at; n-- {
+	for ; len(t.debtors) > 0 && t.debtors[0].full <= at; n-- {
 		if n == 0 {
 			return true
 		}
@@ -95,7 +101,7 @@ func (t *table) sweep(at int64, n int) (more bool) {
 
 // forget drops the debtor that is nearest to full.
 func (t *table) forget() {
-	i := t.debtors[0]
+	i := t.debtors[0].row
 	t.unqueue(0)
 	t.drop(i)
 }
@@ -131,59 +137,58 @@ func (t *table) drop(i uint32) {
 
 // queue puts row i among the debtors.
 func (t *table) queue(i uint32) {
-	t.debtors = append(t.debtors, i)
-	t.up(uint32(len(t.debtors) - 1))
+	t.debtors = append(t.debtors, debtor{})
+	t.up(len(t.debtors)-1, debtor{t.row(i).full, i})
 }
 
 // unqueue takes the debtor at the place at out of the heap.
-func (t *table) unqueue(at uint32) {
-	last := uint32(len(t.debtors) - 1)
-	t.row(t.debtors[at]).link = 0
+func (t *table) unqueue(at int) {
+	t.row(t.debtors[at].row).link = 0
+	last := len(t.debtors) - 1
 	moved := t.debtors[last]
 	t.debtors = t.debtors[:last]
-	if at == last {
-		return
+	switch {
+	case at == last:
+	case at > 0 && moved.full < t.debtors[(at-1)/2].full:
+		t.up(at, moved)
+	default:
+		t.down(at, moved)
 	}
-	t.place(at, moved)
-	t.down(at)
-	t.up(at)
 }
 
-func (t *table) place(at, i uint32) {
-	t.debtors[at] = i
-	t.row(i).link = at + 1
+func (t *table) place(at int, d debtor) {
+	t.debtors[at] = d
+	t.row(d.row).link = uint32(at) + 1
 }
 
-func (t *table) up(at uint32) {
-	i := t.debtors[at]
-	full := t.row(i).full
+// up places d at the place at, or above.
+func (t *table) up(at int, d debtor) {
 	for at > 0 {
 		parent := (at - 1) / 2
-		if t.row(t.debtors[parent]).full <= full {
+		if t.debtors[parent].full <= d.full {
 			break
 		}
 		t.place(at, t.debtors[parent])
 		at = parent
 	}
-	t.place(at, i)
+	t.place(at, d)
 }
 
-func (t *table) down(at uint32) {
-	i := t.debtors[at]
-	full := t.row(i).full
-	for n := uint32(len(t.debtors)); ; {
+// down places d at the place at, or below.
+func (t *table) down(at int, d debtor) {
+	for {
 		child := 2*at + 1
-		if child >= n {
+		if child >= len(t.debtors) {
 			break
 		}
-		if child+1 < n && t.row(t.debtors[child+1]).full < t.row(t.debtors[child]).full {
+		if child+1 < len(t.debtors) && t.debtors[child+1].full < t.debtors[child].full {
 			child++
 		}
-		if full <= t.row(t.debtors[child]).full {
+		if d.full <= t.debtors[child].full {
 			break
 		}
 		t.place(at, t.debtors[child])
 		at = child
 	}
-	t.place(at, i)
+	t.place(at, d)
 }

@@ -25,7 +25,7 @@ func (t *table) check(tb failer) {
 			continue
 		}
 		debtors++
-		if at := int(r.link) - 1; at < 0 || at >= len(t.debtors) || t.debtors[at] != i {
+		if at := int(r.link) - 1; at < 0 || at >= len(t.debtors) || t.debtors[at] != (debtor{r.full, i}) {
 			tb.Fatalf("row %d, without connections, is not at its place %d among the debtors", i, at)
 		}
 	}
@@ -33,7 +33,7 @@ func (t *table) check(tb failer) {
 		tb.Fatalf("%d debtors are queued, want %d", len(t.debtors), debtors)
 	}
 	for at := 1; at < len(t.debtors); at++ {
-		if t.row(t.debtors[(at-1)/2]).full > t.row(t.debtors[at]).full {
+		if t.debtors[(at-1)/2].full > t.debtors[at].full {
 			tb.Fatalf("the debtor at %d is nearer to full than the one above it", at)
 		}
 	}
@@ -74,8 +74,8 @@ func TestTableKeepsItsOrder(t *testing.T) {
 			now += random.Int64N(5)
 			for table.sweep(now, 1) {
 			}
-			for _, i := range table.debtors {
-				if table.row(i).full <= now {
+			for _, d := range table.debtors {
+				if d.full <= now {
 					t.Fatal("a full row is left after the sweep")
 				}
 			}

@@ -1,0 +1,34 @@
+package admission
+
+import (
+	"net/netip"
+
+	"github.com/gaissmai/bart"
+)
+
+// Networks is a set of networks. It is matched by address, not by spelling:
+// IPv4-mapped networks and addresses mean the IPv4 ones, and zones mean nothing.
+// The zero Networks is empty.
+type Networks struct {
+	table *bart.Lite // nil: empty
+}
+
+// NewNetworks returns the set of the given networks.
+func NewNetworks(networks []netip.Prefix) Networks {
+	if len(networks) == 0 {
+		return Networks{}
+	}
+	table := new(bart.Lite)
+	for _, p := range networks {
+		table.Insert(unmapPrefix(p))
+	}
+	return Networks{table}
+}
+
+// Contains reports whether one of the networks holds addr.
+func (n Networks) Contains(addr netip.Addr) bool {
+	return n.table != nil && addr.IsValid() && n.table.Lookup(bare(addr))
+}
+
+// Empty reports whether the set holds no network.
+func (n Networks) Empty() bool { return n.table == nil }
