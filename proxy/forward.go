@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -82,15 +83,7 @@ func (f *forwarding) fromClient() {
 // says that nothing is left.
 func (f *forwarding) moveFromClient() error {
 	if f.tls == nil {
-		b, p := f.client.take()
-		if len(p) == 0 {
-			return errWouldBlock
-		}
-		err := f.toRelay(p)
-		if b != nil {
-			putBuffer(b)
-		}
-		return err
+		return f.passFromClient()
 	}
 	b := getBuffer()
 	defer putBuffer(b)
@@ -113,6 +106,18 @@ func (f *forwarding) moveFromClient() error {
 	}
 }
 
+func (f *forwarding) passFromClient() error {
+	b, p := f.client.take()
+	if len(p) == 0 {
+		return cmp.Or(f.client.readErr, errWouldBlock)
+	}
+	err := f.toRelay(p)
+	if b != nil {
+		putBuffer(b)
+	}
+	return cmp.Or(err, errWouldBlock)
+}
+
 func (f *forwarding) toRelay(p []byte) error {
 	err := f.relay.writeAll(p, f.times.writerStall)
 	if err != nil {
@@ -123,7 +128,9 @@ func (f *forwarding) toRelay(p []byte) error {
 	return nil
 }
 
-// awaitClient waits for the client's next bytes and charges them to the byte bucket.
+// awaitClient waits for the client's next bytes and charges them to the byte
+// bucket. How its stream ended is for the next move to find: a TLS stream that
+// is cut inside a record has not ended well.
 func (f *forwarding) awaitClient() error {
 	for {
 		f.silence.armClient()
@@ -134,7 +141,7 @@ func (f *forwarding) awaitClient() error {
 			return nil
 		}
 		if !isTimeout(err) {
-			return err
+			return nil
 		}
 		if r := f.silence.clientExpired(); r != "" {
 			f.s.stop(r)

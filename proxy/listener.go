@@ -24,12 +24,13 @@ type listener struct {
 	config   ListenerConfig
 	socket   net.Listener
 	upstream *upstream.Upstream
-	tls      *tls.Config // nil: plain TCP
+	trust    admission.Networks // empty: no PROXY header is expected
+	tls      *tls.Config        // nil: plain TCP
 	open     atomic.Int64
 }
 
 func newListener(s *Server, l Listener, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (*listener, error) {
-	built := &listener{server: s, config: l.ListenerConfig, socket: l.Socket, upstream: s.upstreams[l.Upstream]}
+	built := &listener{server: s, config: l.ListenerConfig, socket: l.Socket, upstream: s.upstreams[l.Upstream], trust: admission.NewNetworks(l.TrustProxyFrom)}
 	if built.upstream == nil {
 		return nil, fmt.Errorf("no upstream is named %q", l.Upstream)
 	}
@@ -76,9 +77,6 @@ func tlsConfig(cfg ListenerConfig, certificate func(*tls.ClientHelloInfo) (*tls.
 	return c, nil
 }
 
-// trusts reports whether the listener's peers owe a PROXY header.
-func (l *listener) trusts() bool { return len(l.config.TrustProxyFrom) > 0 }
-
 // accept takes connections until the socket is closed. An accept that fails for
 // want of something that comes back is tried again; a refusal costs a close.
 func (l *listener) accept(ctx context.Context) error {
@@ -115,8 +113,8 @@ func (l *listener) admit(conn net.Conn) {
 	stats.accepted.Add(1)
 	now := time.Now()
 	peer := addrPort(conn.RemoteAddr()).Addr()
-	if l.trusts() {
-		if !l.trusted(peer) {
+	if !l.trust.Empty() {
+		if !l.trust.Contains(peer) {
 			conn.Close()
 			stats.end(ProxyUntrusted)
 			return
@@ -132,15 +130,5 @@ func (l *listener) admit(conn net.Conn) {
 	l.open.Add(1)
 	s := newSession(l, lease, conn, now)
 	l.server.remember(s)
-	l.server.running.Go(func() { l.server.serve(s, conn) })
-}
-
-// trusted matches by address, not by spelling.
-func (l *listener) trusted(peer netip.Addr) bool {
-	for _, network := range l.config.TrustProxyFrom {
-		if network.Contains(peer) {
-			return true
-		}
-	}
-	return false
+	l.server.running.Go(func() { l.server.serve(s) })
 }

@@ -28,7 +28,7 @@ type Config struct {
 
 // engines move the bytes of a session from accept to its end; each is a
 // function that finishes the session it is given.
-var engines = map[string]func(*session, net.Conn){
+var engines = map[string]func(*session){
 	"auto":   serveStream,
 	"stream": serveStream,
 }
@@ -44,7 +44,7 @@ type Server struct {
 	gate      *admission.Gate
 	limits    Limits
 	times     *times
-	serve     func(*session, net.Conn)
+	serve     func(*session)
 	listeners []*listener
 	upstreams map[string]*upstream.Upstream
 	stats     *stats

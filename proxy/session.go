@@ -42,13 +42,16 @@ type session struct {
 	client, target netip.AddrPort // as the relay is told; the socket's own unless a trusted header says otherwise
 	state          *tls.ConnectionState
 
+	ctx    context.Context // ends with stop
+	cancel context.CancelFunc
+
 	mu      sync.Mutex
 	outcome Reason
-	abort   bool // end by reset, because the other end of the stream was not reached
-	closed  bool
-	open    []net.Conn // closed by stop
-	ctx     context.Context
-	cancel  context.CancelFunc // called by stop
+	stopped bool
+	conn    net.Conn  // the client's socket
+	wire    *wire     // conn, as the engine reads it
+	secure  *tls.Conn // nil until the handshake is done
+	relay   net.Conn  // nil until the relay is reached
 }
 
 func newSession(l *listener, lease *admission.Lease, conn net.Conn, now time.Time) *session {
@@ -58,7 +61,7 @@ func newSession(l *listener, lease *admission.Lease, conn net.Conn, now time.Tim
 		server: l.server, listener: l, lease: lease, accepted: now,
 		id:     hex.EncodeToString(id[:]),
 		client: addrPort(conn.RemoteAddr()), target: addrPort(conn.LocalAddr()),
-		open: []net.Conn{conn},
+		conn: conn, wire: &wire{socket: newSocket(conn), stats: l.server.stats},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -75,8 +78,14 @@ func (s *session) named(h proxyheader.Header, now time.Time) Reason {
 	return s.lease.Name(h.Source.Addr(), now)
 }
 
-// secured keeps what the TLS handshake told.
-func (s *session) secured(state tls.ConnectionState) { s.state = &state }
+// secured keeps what the TLS handshake told; from here the end says goodbye.
+func (s *session) secured(conn *tls.Conn) {
+	state := conn.ConnectionState()
+	s.state = &state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.secure = conn
+}
 
 // dial reaches the relay; stop interrupts it.
 func (s *session) dial() (net.Conn, Reason) {
@@ -96,23 +105,17 @@ func (s *session) dial() (net.Conn, Reason) {
 	return nil, UpstreamUnavailable
 }
 
-// adopt has stop close conn too; it closes conn and reports false if stop was before.
-func (s *session) adopt(conn net.Conn) bool {
+// adopt has stop close the relay's connection too; if stop was before, it
+// closes it and reports false.
+func (s *session) adopt(relay net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		conn.Close()
+	if s.stopped {
+		relay.Close()
 		return false
 	}
-	s.open = append(s.open, conn)
+	s.relay = relay
 	return true
-}
-
-// replace has stop close outer in the client socket's place: crypto/tls says goodbye first.
-func (s *session) replace(outer net.Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open[0] = outer
 }
 
 // header is the PROXY header for the relay, or nothing if it wants none.
@@ -184,26 +187,40 @@ func (s *session) end(r Reason) bool {
 	defer s.mu.Unlock()
 	if s.outcome == "" {
 		s.outcome = r
-		s.abort = r == Reset || r == WriterStall
 	}
 	return false
 }
 
-// stop ends the session from outside: whatever it waits for is interrupted.
+// stop ends the session from anywhere: whatever it waits for is interrupted. A
+// stream that was cut short ends as such, by a reset and without TLS's goodbye,
+// so that the other side does not take what it has for the whole.
 func (s *session) stop(r Reason) {
 	s.end(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.stopped {
 		return
 	}
-	s.closed = true
+	s.stopped = true
 	s.cancel()
-	for _, c := range s.open {
-		if tcp, ok := c.(interface{ SetLinger(int) error }); ok && s.abort {
-			tcp.SetLinger(0)
-		}
-		c.Close()
+	s.wire.closing.Store(true)
+	switch {
+	case s.outcome == Reset || s.outcome == WriterStall || s.outcome == TaskPanic:
+		abort(s.conn)
+		abort(s.relay)
+	case s.secure != nil:
+		s.secure.Close()
+	}
+	s.conn.Close()
+	if s.relay != nil {
+		s.relay.Close()
+	}
+}
+
+// abort makes the close of a TCP connection a reset.
+func abort(c net.Conn) {
+	if tcp, ok := c.(interface{ SetLinger(seconds int) error }); ok {
+		tcp.SetLinger(0)
 	}
 }
 

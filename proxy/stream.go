@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"net"
 	"time"
 
 	"relayedge/internal/proxyheader"
@@ -13,13 +12,17 @@ import (
 // serveStream is the stream engine: one straight function a connection, in a
 // goroutine of its own, with one more for the relay's direction. It is portable
 // and defines the behaviour.
-func serveStream(s *session, conn net.Conn) {
+func serveStream(s *session) {
 	defer s.finish()
-	client := &wire{socket: newSocket(conn), stats: s.server.stats}
-	times := s.server.times
+	s.carry()
+}
+
+// carry is the life of a connection, top to bottom.
+func (s *session) carry() {
+	client, times := s.wire, s.server.times
 	began := s.accepted
 
-	if s.listener.trusts() {
+	if !s.listener.trust.Empty() {
 		if !s.awaitProxyHeader(client, times) {
 			return
 		}
@@ -86,8 +89,7 @@ func (s *session) handshake(client *wire, began time.Time, times *times) *tls.Co
 		return nil
 	}
 	s.server.stats.handshakes.observe(time.Since(began))
-	s.secured(secure.ConnectionState())
-	s.replace(secure)
+	s.secured(secure)
 	return secure
 }
 

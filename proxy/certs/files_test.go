@@ -9,6 +9,7 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -224,6 +225,22 @@ func TestOpenWarnsOfACertificateWithoutNames(t *testing.T) {
 		t.Errorf("%d certificates stand in for one without names", n-1)
 	}
 	j.logged(t, []string{"WARN", "subject alternative name"})
+}
+
+// A certificate for an address alone can only come from the default, but it does
+// hold a name: there is nothing to warn of, and it has its own stand-ins.
+func TestOpenTakesACertificateForAnAddress(t *testing.T) {
+	var j journal
+	address := func(signer crypto.Signer, ip string) made {
+		now := time.Now()
+		return makeFrom(t, signer, &x509.Certificate{NotBefore: now, NotAfter: now.Add(time.Hour), IPAddresses: []net.IP{net.ParseIP(ip)}})
+	}
+	ec, rsa, other := address(nil, "192.0.2.1"), address(sharedRSA(), "192.0.2.1"), address(nil, "192.0.2.2")
+	s := mustOpen(t, Config{Files: []FilePair{placed(t, ec), placed(t, rsa), placed(t, other)}}, j.logger())
+	if n := len(s.served.Load().fallback); n != 2 {
+		t.Errorf("%d certificates for the default, want the ECDSA and the RSA one", n)
+	}
+	j.logged(t)
 }
 
 // Two reads are no snapshot: files that are swapped between them are read again.

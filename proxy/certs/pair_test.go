@@ -56,7 +56,7 @@ type made struct {
 	signer     crypto.Signer
 }
 
-// make returns a self-signed certificate for names, valid from an hour ago for
+// makeCert returns a self-signed certificate for names, valid from an hour ago for
 // life from now. Without a signer it gets a P-256 key.
 func makeCert(t *testing.T, signer crypto.Signer, life time.Duration, names ...string) made {
 	t.Helper()
@@ -66,14 +66,18 @@ func makeCert(t *testing.T, signer crypto.Signer, life time.Duration, names ...s
 
 func makeCertBetween(t *testing.T, signer crypto.Signer, from, to time.Time, names ...string) made {
 	t.Helper()
-	if signer == nil {
-		signer = newECDSA(t, elliptic.P256())
-	}
-	template := &x509.Certificate{
+	return makeFrom(t, signer, &x509.Certificate{
 		Subject:   pkix.Name{CommonName: "test"},
 		NotBefore: from,
 		NotAfter:  to,
 		DNSNames:  names,
+	})
+}
+
+func makeFrom(t *testing.T, signer crypto.Signer, template *x509.Certificate) made {
+	t.Helper()
+	if signer == nil {
+		signer = newECDSA(t, elliptic.P256())
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, signer.Public(), signer)
 	if err != nil {
