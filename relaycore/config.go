@@ -73,7 +73,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// keyError is a fault of one key of the policy.
+// keyError is a fault of one key of the policy; policyfile finds its position.
 type keyError struct{ key, text string }
 
 func (e *keyError) Error() string     { return e.key + ": " + e.text }
@@ -89,50 +89,53 @@ func (c Config) Validate() error {
 	if loopback, err := bindsLoopback(c.Bind); err != nil {
 		fault("bind", "%v", err)
 	} else if !loopback && !c.AllowPublic {
-		fault("bind", "%q is not loopback; allow_public: true allows it", c.Bind)
+		fault("bind", "%q is not loopback, allowed only with allow_public: true", c.Bind)
 	}
 	if c.ProxyProtocol && len(c.TrustProxyFrom) == 0 {
 		fault("trust_proxy_from", "is empty, so nobody could connect; name the front end's networks")
 	}
 	for i, p := range c.TrustProxyFrom {
 		if !p.IsValid() || p != p.Masked() {
-			fault(fmt.Sprintf("trust_proxy_from[%d]", i), "%v is not a network", p)
+			fault(fmt.Sprintf("trust_proxy_from[%d]", i), "%v has bits beyond its length", p)
 		}
 	}
 	checkRange(&errs, "channel_binding_tlv", c.ChannelBindingTLV, 224, 239)
 	checkRange(&errs, "drain_secs", c.DrainSecs, 0, 3600)
-	if err := c.Limits.Validate(); err != nil {
-		errs = append(errs, err)
-	}
+	c.Limits.check(&errs, "limits.")
 	return errors.Join(errs...)
 }
 
 // Validate returns an error that names every limit that is out of range.
 func (l Limits) Validate() error {
 	var errs []error
-	checkRange(&errs, "max_connections", l.MaxConnections, 1, math.MaxInt)
-	checkRange(&errs, "max_connections_per_ip", l.MaxConnectionsPerIP, 0, l.MaxConnections)
-	checkRange(&errs, "max_connections_per_ipv6_48", l.MaxConnectionsPerIPv648, 0, l.MaxConnections)
-	checkRange(&errs, "rate_limit_bps", l.RateLimitBPS, 1024, math.MaxInt)
-	checkRange(&errs, "max_message_bytes", l.MaxMessageBytes, 64<<10, 64<<20)
-	checkRange(&errs, "connection_timeout_secs", l.ConnectionTimeoutSecs, 60, 86400)
-	checkRange(&errs, "identification_timeout_secs", l.IdentificationTimeoutSecs, 1, min(300, l.ConnectionTimeoutSecs))
-	checkRange(&errs, "max_pending_circuit_targets", l.MaxPendingCircuitTargets, 1, 1000000)
-	checkRange(&errs, "max_pending_per_connection", l.MaxPendingPerConnection, 1, l.MaxPendingCircuitTargets)
-	checkRange(&errs, "max_circuits_per_connection", l.MaxCircuitsPerConnection, 1, 65536)
-	checkRange(&errs, "max_circuits", l.MaxCircuits, 2, 10000000)
+	l.check(&errs, "")
 	return errors.Join(errs...)
+}
+
+func (l Limits) check(errs *[]error, prefix string) {
+	within := func(key string, v, low, high int) { checkRange(errs, prefix+key, v, low, high) }
+	within("max_connections", l.MaxConnections, 1, math.MaxInt)
+	within("max_connections_per_ip", l.MaxConnectionsPerIP, 0, l.MaxConnections)
+	within("max_connections_per_ipv6_48", l.MaxConnectionsPerIPv648, 0, l.MaxConnections)
+	within("rate_limit_bps", l.RateLimitBPS, 1024, math.MaxInt)
+	within("max_message_bytes", l.MaxMessageBytes, 64<<10, 64<<20)
+	within("connection_timeout_secs", l.ConnectionTimeoutSecs, 60, 86400)
+	within("identification_timeout_secs", l.IdentificationTimeoutSecs, 1, min(300, l.ConnectionTimeoutSecs))
+	within("max_pending_circuit_targets", l.MaxPendingCircuitTargets, 1, 1000000)
+	within("max_pending_per_connection", l.MaxPendingPerConnection, 1, l.MaxPendingCircuitTargets)
+	within("max_circuits_per_connection", l.MaxCircuitsPerConnection, 1, 65536)
+	within("max_circuits", l.MaxCircuits, 2, 10000000)
 }
 
 func checkRange(errs *[]error, key string, v, low, high int) {
 	if v >= low && v <= high {
 		return
 	}
-	text := fmt.Sprintf("%d is not in %d–%d", v, low, high)
+	allowed := fmt.Sprintf("%d to %d", low, high)
 	if high == math.MaxInt {
-		text = fmt.Sprintf("%d is less than %d", v, low)
+		allowed = fmt.Sprintf("%d or more", low)
 	}
-	*errs = append(*errs, &keyError{key, text})
+	*errs = append(*errs, &keyError{key, fmt.Sprintf("%d is out of range, allowed is %s", v, allowed)})
 }
 
 // bindsLoopback reports whether a host:port is on loopback.
