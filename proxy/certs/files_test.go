@@ -7,6 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"net"
@@ -239,6 +240,9 @@ func TestOpenTakesACertificateForAnAddress(t *testing.T) {
 	s := mustOpen(t, Config{Files: []FilePair{placed(t, ec), placed(t, rsa), placed(t, other)}}, j.logger())
 	if n := len(s.served.Load().fallback); n != 2 {
 		t.Errorf("%d certificates for the default, want the ECDSA and the RSA one", n)
+	}
+	if _, err := s.Certificate(&tls.ClientHelloInfo{ServerName: "192.0.2.1."}); err != ErrUnknownName {
+		t.Errorf("an address with a dot is neither an address nor a name: %v", err)
 	}
 	j.logged(t)
 }

@@ -16,7 +16,7 @@ const (
 // resolve and are in use. A wildcard is no name.
 func appendName(dst []byte, name string) ([]byte, bool) {
 	name = strings.TrimSuffix(name, ".")
-	if name == "" || len(name) > maxNameLen {
+	if len(name) > maxNameLen {
 		return dst, false
 	}
 	label := 0

@@ -87,7 +87,7 @@ func (s *snapshot) find(serverName string) ([]*tls.Certificate, bool) {
 	if serverName == "" {
 		return s.fallback, s.configured
 	}
-	// A name may be as long as a hello; longer than a DNS name with its final dot, it is none.
+	// A name may be as long as a hello: what cannot be a DNS name costs no look at its bytes.
 	if len(serverName) > maxNameLen+1 {
 		return nil, false
 	}
@@ -158,7 +158,7 @@ func namesOf(leaf *x509.Certificate) []string {
 	}
 	for _, ip := range leaf.IPAddresses {
 		if addr, ok := netip.AddrFromSlice(ip); ok {
-			names = append(names, addr.Unmap().String())
+			names = append(names, addr.String())
 		}
 	}
 	// A name written twice must not list its certificate twice.

@@ -18,8 +18,13 @@ func TestSelection(t *testing.T) {
 	long := strings.Join([]string{label, label, label, label[:61]}, ".") // 253 bytes
 	first := makeCert(t, nil, year, "first.example.net")
 	wild := makeCert(t, nil, year, "*.example.org", "*."+strings.Join([]string{label, label, label[:60]}, "."))
-	exact := makeCert(t, nil, year, "Relay.Example.ORG", "xn--bcher-kva.example", "my_host", "not.a.*.name", "relay2", "a.b.", long, "ba.-d", "dup.example", "dup.example")
+	exact := makeCert(t, nil, year, "Relay.Example.ORG", "xn--bcher-kva.example", "my_host", "not.a.*.name", "relay2", "a.b.", long, "ba.-d", "dup.example", "between.example", "DUP.example")
 	s := mustOpen(t, Config{Files: []FilePair{placed(t, first), placed(t, wild), placed(t, exact)}}, quiet)
+
+	// A name that a certificate holds twice has one candidate.
+	if list, _ := s.served.Load().find("dup.example"); len(list) != 1 {
+		t.Errorf("%d candidates for a name written twice", len(list))
+	}
 
 	unknown := made{}
 	tests := []struct {
@@ -133,7 +138,9 @@ func TestSeveralForOneName(t *testing.T) {
 	ed := makeCert(t, newEd25519(t), year, "relay.example.org")
 	old := makeCert(t, nil, -time.Hour, "stale.example.net")
 	renewed := makeCert(t, nil, year, "stale.example.net")
-	s := mustOpen(t, Config{Files: []FilePair{placed(t, ec), placed(t, rsa), placed(t, ed), placed(t, old), placed(t, renewed)}}, quiet)
+	gone := makeCert(t, nil, -time.Hour, "gone.example.net")
+	goneToo := makeCert(t, nil, -time.Minute, "gone.example.net")
+	s := mustOpen(t, Config{Files: []FilePair{placed(t, ec), placed(t, rsa), placed(t, ed), placed(t, old), placed(t, renewed), placed(t, gone), placed(t, goneToo)}}, quiet)
 	tests := []struct {
 		name   string
 		sni    string
@@ -149,6 +156,7 @@ func TestSeveralForOneName(t *testing.T) {
 		{"no server name, RSA client", "", tls.PSSWithSHA256, rsa},
 		{"IP literal, RSA client", "192.0.2.1", tls.PSSWithSHA256, rsa},
 		{"no server name, and only a certificate for fewer names would fit", "", tls.Ed25519, ec},
+		{"the first of several expired ones", "gone.example.net", tls.ECDSAWithP256AndSHA256, gone},
 		{"one within its validity before an expired one", "stale.example.net", tls.ECDSAWithP256AndSHA256, renewed},
 	}
 	for _, tt := range tests {
