@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -411,9 +412,7 @@ func TestObserve(t *testing.T) {
 				t.Fatalf("reason = %q, want %q", reason, tt.want)
 			}
 			want := map[Reason]uint64{PerIPCap: 0, PerPrefixCap: 0, ConnectionRate: 0}
-			for r, n := range tt.observed {
-				want[r] = n
-			}
+			maps.Copy(want, tt.observed)
 			if got := g.Stats(now).Observed; !reflect.DeepEqual(got, want) {
 				t.Errorf("observed %v, want %v", got, want)
 			}
