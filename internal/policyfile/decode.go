@@ -64,6 +64,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, s *shape, path string
 		})
 	}
 	ints := map[string]int64{}
+	section := n != nil && (n.Kind == yaml.MappingNode || isEmpty(n))
 	for _, f := range s.fields {
 		fv := v.FieldByIndex(f.index)
 		key := join(path, f.key)
@@ -72,7 +73,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, s *shape, path string
 		case ok:
 			d.doc.at[key] = e.position()
 			d.value(e.value, fv, f, key, e.position(), ints)
-		case f.required && n != nil:
+		case f.required && section:
 			if !d.doc.dirty[key] {
 				d.fault(at, key, "is missing; it must be written: %s", f.doc)
 			}
@@ -125,6 +126,11 @@ func (d *decoder) mapping(n *yaml.Node, path string, at position, known func(key
 func (d *decoder) unknown(key *yaml.Node, s *shape, path string) {
 	name := key.Value
 	problem := "unknown key"
+	if len(d.doc.faults) >= maxPrinted {
+		// Nobody reads that far, and looking for near ones takes time.
+		d.fault(nodePosition(key), join(path, name), "%s", problem)
+		return
+	}
 	if near := Nearest(name, s.keys()); near != "" {
 		d.doc.dirty[join(path, near)] = true
 		problem += fmt.Sprintf("; did you mean %s?", near)

@@ -107,7 +107,7 @@ func (d *Document) Clean(key string) bool {
 		}
 	}
 	for k := range d.dirty {
-		if within(k, key) {
+		if within(k, key) || within(key, k) {
 			return false
 		}
 	}

@@ -148,6 +148,8 @@ func readFields(s *shape, t reflect.Type, index []int, above []reflect.Type) {
 		case !tagged && !sf.IsExported():
 		case !tagged:
 			panic(fmt.Sprintf("policyfile: %v.%s has no key", t, sf.Name))
+		case !sf.IsExported():
+			panic(fmt.Sprintf("policyfile: %v.%s has a key and cannot be set", t, sf.Name))
 		case key == ",inline":
 			s.inlines = append(s.inlines, at)
 			readFields(s, sf.Type, at, above)

@@ -94,7 +94,7 @@ func integer(n *yaml.Node, key string) (int64, string) {
 		return 0, quoted(text) + " is a text, not a whole number"
 	}
 	unit := unitOf(key)
-	if d, err := time.ParseDuration(text); err == nil && unit == "seconds" {
+	if d, err := time.ParseDuration(text); err == nil && unit == "seconds" && !numberLike(text) {
 		if d%time.Second == 0 {
 			return 0, fmt.Sprintf("%s has a unit; write plain seconds: %d", quoted(text), d/time.Second)
 		}

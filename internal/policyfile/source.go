@@ -113,16 +113,10 @@ func documents(src []byte) (first, second *yaml.Node, err error) {
 // that an alias costs nothing here.
 func plainNodes(file string, src []byte, root *yaml.Node) Faults {
 	var faults Faults
-	lines := bytes.Split(src, []byte("\n"))
 	// The parser forgets the tag that is a bare exclamation mark, but the node
 	// begins there; no other node begins with one, unless in quotes.
-	bareTag := func(n *yaml.Node) bool {
-		if n.Line < 1 || n.Line > len(lines) || n.Kind == yaml.DocumentNode {
-			return false
-		}
-		rest := []rune(string(lines[n.Line-1][:min(len(lines[n.Line-1]), 4*n.Column)]))
-		return n.Column >= 1 && n.Column <= len(rest) && rest[n.Column-1] == '!'
-	}
+	marks := exclamationMarks(src)
+	bareTag := func(n *yaml.Node) bool { return n.Kind != yaml.DocumentNode && marks[position{n.Line, n.Column}] }
 	nodes := 0
 	var walk func(n *yaml.Node, depth int) bool
 	walk = func(n *yaml.Node, depth int) bool {
@@ -162,4 +156,20 @@ func plainNodes(file string, src []byte, root *yaml.Node) Faults {
 	nodes--
 	walk(root, 0)
 	return faults
+}
+
+// exclamationMarks gives the place of each one in src.
+func exclamationMarks(src []byte) map[position]bool {
+	marks := map[position]bool{}
+	at := position{1, 1}
+	for _, r := range string(src) {
+		if r == '!' {
+			marks[at] = true
+		}
+		at.column++
+		if r == '\n' {
+			at = position{at.line + 1, 1}
+		}
+	}
+	return marks
 }

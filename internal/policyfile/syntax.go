@@ -12,9 +12,11 @@ import (
 // beginning of the file may still be parsed, and how many bytes in all.
 type reparses struct{ times, bytes int }
 
-func (r *reparses) spend(bytes int) bool {
+func (r *reparses) spend(src []byte) bool {
+	// The parser's time grows with the square of what is open at once.
+	open := bytes.Count(src, []byte("{")) + bytes.Count(src, []byte("["))
 	r.times--
-	r.bytes -= bytes
+	r.bytes -= len(src) + open*open
 	return r.times >= 0 && r.bytes >= 0
 }
 
@@ -52,7 +54,7 @@ func syntaxFault(file string, src []byte, err error) Fault {
 func lastGoodLine(src []byte, budget *reparses) (int, bool) {
 	for end := len(src); end > 0; {
 		end = bytes.LastIndexByte(src[:end-1], '\n') + 1
-		if !budget.spend(end) {
+		if !budget.spend(src[:end]) {
 			return 0, false
 		}
 		if _, _, err := documents(src[:end]); err == nil {
@@ -72,7 +74,7 @@ func lastGoodColumn(src []byte, begin int, budget *reparses) int {
 	for end := len(text); end > 0; {
 		_, size := utf8.DecodeLastRune(text[:end])
 		end -= size
-		if !budget.spend(begin + end) {
+		if !budget.spend(src[:begin+end]) {
 			break
 		}
 		if _, _, err := documents(src[:begin+end]); err == nil {
