@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 const (
@@ -65,17 +66,24 @@ func NewServer(o Options) (*Server, error) {
 		s.ready = func() error { return nil }
 	}
 	// A family that fails costs its own samples, not the others'.
-	s.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError,
-		ErrorLog:      scrapeLog{s.log},
-	})
+	s.metrics = promhttp.HandlerFor(gatherer{registry, s.log}, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	return s, nil
 }
 
-// scrapeLog is where promhttp reports what it could not gather or send.
-type scrapeLog struct{ log *slog.Logger }
+// gatherer logs what could not be gathered. promhttp's own log would add what
+// could not be sent, with the client's address.
+type gatherer struct {
+	prometheus.Gatherer
+	log *slog.Logger
+}
 
-func (l scrapeLog) Println(v ...any) { l.log.Warn("Metrics are incomplete", "err", fmt.Sprint(v...)) }
+func (g gatherer) Gather() ([]*dto.MetricFamily, error) {
+	families, err := g.Gatherer.Gather()
+	if err != nil {
+		g.log.Warn("Metrics are incomplete", "err", err)
+	}
+	return families, err
+}
 
 // Serve serves on ln until ctx ends, then closes ln and every connection. It returns nil after ctx's end.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
@@ -112,7 +120,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	c, ok := r.Context().Value(connKey{}).(*conn)
-	if ok && r.URL.Path != "/metrics" && !c.common() {
+	if ok && r.URL.Path != "/metrics" && !c.takeCommon() {
 		http.Error(w, "All connections are in use; the last one is kept for /metrics.", http.StatusServiceUnavailable)
 		return
 	}

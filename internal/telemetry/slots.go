@@ -8,55 +8,48 @@ import (
 )
 
 const (
-	maxConnections    = 8 // one of them is kept for /metrics
+	maxConnections    = 8
+	maxCommon         = maxConnections - 1 // one is kept for /metrics
 	connectionTimeout = 30 * time.Second
 )
 
 // slots is a listener that has at most maxConnections open: Accept waits for a
-// slot first, so that who comes too many waits in the kernel's backlog. One slot
-// is kept; its holder may be served /metrics alone, and takes a common one for
-// anything else.
+// free slot first, so that who comes too many waits in the kernel's backlog. Who
+// is accepted while maxCommon others are open gets the kept slot: it may be
+// served /metrics alone, and takes a common slot, once one is free, for the rest.
 type slots struct {
 	net.Listener
-	log    *slog.Logger
-	common chan struct{}
-	kept   chan struct{}
-
+	log       *slog.Logger
+	open      chan struct{} // holds one for each connection, and for the one to be accepted
 	closing   chan struct{}
 	closeOnce sync.Once
 	failing   bool // the last Accept failed; owned by the accept loop
+
+	mu     sync.Mutex
+	common int // common slots in use; guarded by mu
 }
 
 func newSlots(ln net.Listener, log *slog.Logger) *slots {
-	return &slots{
-		Listener: ln, log: log,
-		common: make(chan struct{}, maxConnections-1), kept: make(chan struct{}, 1), closing: make(chan struct{}),
-	}
+	return &slots{Listener: ln, log: log, open: make(chan struct{}, maxConnections), closing: make(chan struct{})}
 }
 
 func (s *slots) Accept() (net.Conn, error) {
-	var slot chan struct{}
 	select {
-	case s.common <- struct{}{}:
-		slot = s.common
-	default:
-		select {
-		case s.common <- struct{}{}:
-			slot = s.common
-		case s.kept <- struct{}{}:
-			slot = s.kept
-		case <-s.closing:
-			return nil, net.ErrClosed
-		}
+	case s.open <- struct{}{}:
+	case <-s.closing:
+		return nil, net.ErrClosed
 	}
 	nc, err := s.Listener.Accept()
 	if err != nil {
-		<-slot
+		<-s.open
 		s.fail(err)
 		return nil, err
 	}
 	s.failing = false
-	c := &conn{Conn: nc, slots: s, slot: slot}
+	c := &conn{Conn: nc, slots: s}
+	c.takeCommon()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	c.timer = time.AfterFunc(connectionTimeout, func() { _ = c.Close() })
 	return c, nil
 }
@@ -78,25 +71,39 @@ func (s *slots) Close() error {
 	return s.Listener.Close()
 }
 
-// conn holds its slot until it is closed, by whom ever or by its time.
+// conn holds its slot until it is closed, by whomever or by its time.
 type conn struct {
 	net.Conn
 	slots *slots
-	timer *time.Timer
 
-	mu     sync.Mutex
-	slot   chan struct{} // guarded by mu
-	closed bool          // guarded by mu
+	// Guarded by slots.mu.
+	timer  *time.Timer
+	common bool
+	closed bool
+}
+
+// takeCommon reports whether the connection has a common slot, and takes one if it can.
+func (c *conn) takeCommon() bool {
+	c.slots.mu.Lock()
+	defer c.slots.mu.Unlock()
+	if !c.common && !c.closed && c.slots.common < maxCommon {
+		c.common = true
+		c.slots.common++
+	}
+	return c.common
 }
 
 func (c *conn) Close() error {
-	c.timer.Stop()
 	err := c.Conn.Close()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.slots.mu.Lock()
+	defer c.slots.mu.Unlock()
 	if !c.closed {
 		c.closed = true
-		<-c.slot
+		c.timer.Stop()
+		if c.common {
+			c.slots.common--
+		}
+		<-c.slots.open
 	}
 	return err
 }
@@ -108,24 +115,4 @@ func (c *conn) CloseWrite() error {
 		return half.CloseWrite()
 	}
 	return nil
-}
-
-// common reports whether the connection holds a common slot or could change to one.
-func (c *conn) common() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	if c.slot == c.slots.common {
-		return true
-	}
-	select {
-	case c.slots.common <- struct{}{}:
-		<-c.slot
-		c.slot = c.slots.common
-		return true
-	default:
-		return false
-	}
 }
