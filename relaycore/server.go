@@ -128,7 +128,7 @@ func (s *Server) accept(ctx context.Context, ln net.Listener) error {
 // admit decides about a connection from what accept says of it. Behind a front
 // end that is the global cap alone: the PROXY header names the client later.
 func (s *Server) admit(nc net.Conn, now time.Time) (*admission.Lease, Reason) {
-	addr := peer(nc)
+	addr := peerAddr(nc)
 	if s.cfg.ProxyProtocol {
 		if addr.IsValid() && !s.trusts(addr) {
 			return nil, ReasonProxyNotLoopback
@@ -139,8 +139,8 @@ func (s *Server) admit(nc net.Conn, now time.Time) (*admission.Lease, Reason) {
 	return lease, Reason(reason)
 }
 
-// peer is the address of the socket's other end; a unix socket has none.
-func peer(nc net.Conn) netip.Addr {
+// peerAddr is the address of the socket's other end; a unix socket has none.
+func peerAddr(nc net.Conn) netip.Addr {
 	tcp, ok := nc.RemoteAddr().(*net.TCPAddr)
 	if !ok {
 		return netip.Addr{}
