@@ -115,16 +115,16 @@ func (l *listener) admit(conn net.Conn) {
 	peer := addrPort(conn.RemoteAddr()).Addr()
 	if !l.trust.Empty() {
 		if !l.trust.Contains(peer) {
-			conn.Close()
 			stats.end(ProxyUntrusted)
+			conn.Close()
 			return
 		}
 		peer = netip.Addr{}
 	}
 	lease, reason := l.server.gate.Admit(peer, now)
 	if reason != "" {
-		conn.Close()
 		stats.end(reason)
+		conn.Close()
 		return
 	}
 	l.open.Add(1)
