@@ -1,0 +1,152 @@
+// Package service is what both commands do around what they run: logging,
+// signals, the metrics endpoint, the subcommands that only differ by name.
+package service
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/internal/telemetry"
+)
+
+// Main runs a command line and exits: 0, or 1 with the error on standard error.
+func Main(root *cobra.Command) {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	if err := root.Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// Logger returns the logger of the policy's log section.
+func Logger(cfg policy.Log, w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
+		panic("service: a log level that the policy does not allow: " + cfg.Level)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if cfg.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// UntilSignal runs serve with a context that SIGTERM or SIGINT ends, and
+// returns what it returns. A second signal does not wait for it: it ends the
+// wait with nil.
+func UntilSignal(ctx context.Context, log *slog.Logger, serve func(context.Context) error) error {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() { served <- serve(ctx) }()
+	for first := true; ; first = false {
+		select {
+		case err := <-served:
+			return err
+		case s := <-signals:
+			if !first {
+				log.Info("ending at once", "signal", s.String())
+				return nil
+			}
+			log.Info("draining: no new connections; a second signal ends at once", "signal", s.String())
+			cancel()
+		}
+	}
+}
+
+// ServeMetrics starts the metrics endpoint, if it is enabled, until ctx ends,
+// and returns its address or "". A bind that fails is logged, and the service
+// goes on without.
+func ServeMetrics(ctx context.Context, cfg telemetry.Config, options telemetry.Options) (addr string, err error) {
+	if !cfg.Enabled {
+		return "", nil
+	}
+	server, err := telemetry.NewServer(options)
+	if err != nil {
+		return "", err
+	}
+	ln, err := telemetry.Listen(cfg)
+	if err != nil {
+		options.Log.Error(err.Error())
+		return "", nil
+	}
+	go func() {
+		if err := server.Serve(ctx, ln); err != nil {
+			options.Log.Error("the metrics endpoint has ended", "error", err)
+		}
+	}()
+	return ln.Addr().String(), nil
+}
+
+// PolicyFlag adds the flag that names the policy file.
+func PolicyFlag(c *cobra.Command, file *string) {
+	c.Flags().StringVarP(file, "config", "c", "", "policy file")
+}
+
+// LoadPolicy reads the policy and asks for what the command needs of it.
+func LoadPolicy(file string, need func(*policy.Policy) error) (*policy.Policy, error) {
+	p, err := policy.Load(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := need(p); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return p, nil
+}
+
+// CheckCommand judges the file alone: it opens nothing that the policy names.
+func CheckCommand(need func(*policy.Policy) error) *cobra.Command {
+	var file string
+	var effective bool
+	c := &cobra.Command{
+		Use:   "check -c FILE",
+		Short: "Judge a policy file: exit 0, or 1 with every fault and its place",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			p, err := LoadPolicy(file, need)
+			if err != nil {
+				return err
+			}
+			if effective {
+				_, err = c.OutOrStdout().Write(policy.Effective(p))
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "%s: ok\n", file)
+			return nil
+		},
+	}
+	PolicyFlag(c, &file)
+	c.MarkFlagRequired("config")
+	c.Flags().BoolVar(&effective, "effective", false, "print the policy with every default")
+	return c
+}
+
+// VersionCommand prints the version of the build.
+func VersionCommand(name string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run: func(c *cobra.Command, _ []string) {
+			version := "(devel)"
+			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+				version = info.Main.Version
+			}
+			fmt.Fprintf(c.OutOrStdout(), "%s %s %s/%s, %s\n", name, version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+		},
+	}
+}

@@ -1,0 +1,39 @@
+// Command relayedge is the edge: it takes the public port, ends TLS, refuses
+// what is over the limits, and hands the rest to a relay that it tells who the
+// client is.
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/cmd/internal/service"
+)
+
+func main() { service.Main(command()) }
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "relayedge",
+		Short: "A TLS edge in front of a relay: caps, handshake timeouts and byte rates before anything is spent",
+	}
+	root.AddCommand(
+		runCommand(),
+		service.CheckCommand((*policy.Policy).NeedEdge),
+		schemaCommand(),
+		service.VersionCommand("relayedge"),
+	)
+	return root
+}
+
+func schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the policy file, for editors",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := c.OutOrStdout().Write(policy.Schema())
+			return err
+		},
+	}
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/proxy"
+)
+
+// quickFlags are the common case without a policy file.
+type quickFlags struct {
+	listen, upstream, clientAddress, cert, key string
+}
+
+// quickNames are the flags that stand in for a file.
+var quickNames = []string{"listen", "upstream", "client-address", "cert", "key"}
+
+func (q *quickFlags) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&q.listen, "listen", "127.0.0.1:8443", "where TLS is served, host:port")
+	f.StringVar(&q.upstream, "upstream", "", "the relay, host:port; without it a relay runs inside this process")
+	f.StringVar(&q.clientAddress, "client-address", "proxy-v2", "how the relay learns the client's address: proxy-v2 or none")
+	f.StringVar(&q.cert, "cert", "", "PEM file of the certificate and its intermediates; without it one is made for localhost")
+	f.StringVar(&q.key, "key", "", "PEM file of the certificate's private key")
+}
+
+// policy is the policy file that the flags stand for, read as one: the same
+// defaults, ranges and judgements.
+func (q *quickFlags) policy() (*policy.Policy, error) {
+	if _, err := proxy.ParseBind(q.listen); err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	if (q.cert == "") != (q.key == "") {
+		return nil, errors.New("--cert and --key go together: the certificate with its intermediates, and its private key")
+	}
+	if q.upstream == "" && q.clientAddress != "proxy-v2" {
+		return nil, errors.New("--client-address is for an existing relay; name it with --upstream host:port")
+	}
+	type m = map[string]any
+	certificates := m{"self_issued": selfIssuedNames(q.listen)}
+	if q.cert != "" {
+		cert, err := filepath.Abs(q.cert)
+		if err != nil {
+			return nil, err
+		}
+		key, err := filepath.Abs(q.key)
+		if err != nil {
+			return nil, err
+		}
+		certificates = m{"files": []m{{"certificate": cert, "key": key}}}
+	}
+	file := m{
+		"listeners":    []m{{"name": "public", "bind": q.listen}},
+		"certificates": certificates,
+	}
+	if q.upstream == "" {
+		file["relay"] = m{"in_process": true, "bind": "127.0.0.1:0"}
+	} else {
+		file["upstreams"] = m{policy.DefaultUpstream: m{"addresses": []string{q.upstream}, "client_address": q.clientAddress}}
+	}
+	src, err := yaml.Marshal(file)
+	if err != nil {
+		return nil, err
+	}
+	p, err := policy.LoadBytes("command line", src)
+	if err != nil {
+		return nil, fmt.Errorf("the flags make no policy:\n%w", err)
+	}
+	return p, nil
+}
+
+// selfIssuedNames are the names under which this machine reaches the listener.
+func selfIssuedNames(listen string) []string {
+	names := []string{"localhost", "127.0.0.1", "::1"}
+	host, _, _ := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() && !ip.IsLoopback() {
+		names = append(names, ip.String())
+	}
+	return names
+}

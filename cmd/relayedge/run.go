@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/cmd/internal/service"
+	"relayedge/internal/telemetry"
+	"relayedge/proxy"
+	"relayedge/proxy/certs"
+	"relayedge/proxy/upstream"
+	"relayedge/relaycore"
+)
+
+func runCommand() *cobra.Command {
+	var file string
+	var quick quickFlags
+	c := &cobra.Command{
+		Use:   "run [-c FILE]",
+		Short: "Serve until SIGTERM, then drain; a second SIGTERM ends at once",
+		Long: `Serve until SIGTERM, then drain; a second SIGTERM ends at once.
+
+Without a file it is a working edge on this machine: TLS on 127.0.0.1:8443 with
+a certificate of its own making, a relay inside the same process behind a real
+PROXY v2 hop, metrics on 127.0.0.1:9090.`,
+		Example: `  relayedge run
+  relayedge run -c config.yaml
+  relayedge run --listen 0.0.0.0:443 --upstream 127.0.0.1:7777 --cert fullchain.pem --key privkey.pem
+  relayedge run --listen 127.0.0.1:9443 --upstream 127.0.0.1:7777 --client-address none`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			p, err := choosePolicy(c, file, &quick)
+			if err != nil {
+				return err
+			}
+			log := service.Logger(p.Log, c.ErrOrStderr())
+			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
+				return run(ctx, p, log, c.OutOrStdout())
+			})
+		},
+	}
+	service.PolicyFlag(c, &file)
+	quick.register(c)
+	return c
+}
+
+func choosePolicy(c *cobra.Command, file string, quick *quickFlags) (*policy.Policy, error) {
+	if file == "" {
+		return quick.policy()
+	}
+	for _, name := range quickNames {
+		if c.Flags().Changed(name) {
+			return nil, fmt.Errorf("--%s is for running without a file; with -c, write it in %s", name, file)
+		}
+	}
+	return service.LoadPolicy(file, (*policy.Policy).NeedEdge)
+}
+
+// run builds everything, then starts everything, and returns when it has
+// drained. It prints on out where it serves.
+func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer) error {
+	store, err := certs.Open(p.Certificates, log)
+	if err != nil {
+		return err
+	}
+	relay, err := openRelay(p, log)
+	if err != nil {
+		return err
+	}
+	defer relay.close()
+	edge, err := openEdge(p, store, relay.addr(), log)
+	if err != nil {
+		return err
+	}
+	defer edge.close()
+
+	background, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer cancel()
+	tasks.Go(func() { store.Watch(background) })
+
+	metrics, err := service.ServeMetrics(background, p.Metrics, telemetry.Options{
+		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(edge.server.Families(), expiry(store))}}, relay.groups(p)...),
+		Process:   true,
+		GoRuntime: true,
+		Ready:     edge.server.Ready,
+		Log:       log,
+	})
+	if err != nil {
+		return err
+	}
+	announce(out, p, edge, relay, metrics)
+
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	tasks.Go(func() { fail(relay.serve(ctx)) })
+	err = edge.server.Serve(ctx)
+	fail(nil)
+	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	return err
+}
+
+// openSockets is an edge with its listening sockets.
+type openSockets struct {
+	server  *proxy.Server
+	sockets []proxy.Listener
+}
+
+func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.Logger) (*openSockets, error) {
+	e := new(openSockets)
+	for _, l := range p.Listeners {
+		network, err := proxy.ParseBind(l.Bind)
+		if err != nil {
+			return nil, err
+		}
+		socket, err := net.Listen(network, l.Bind)
+		if err != nil {
+			e.close()
+			return nil, fmt.Errorf("listener %s cannot listen on %s: %w", l.Name, l.Bind, errors.Unwrap(err))
+		}
+		e.sockets = append(e.sockets, proxy.Listener{ListenerConfig: l, Socket: socket})
+	}
+	upstreams := make(map[string]*upstream.Upstream, len(p.Upstreams))
+	for name, cfg := range p.Upstreams {
+		if relayAddr != "" && cfg.Addresses[0] == p.Relay.Bind {
+			cfg.Addresses = []string{relayAddr} // the port may have been 0
+		}
+		upstreams[name] = upstream.New(name, cfg, log, nil)
+	}
+	var err error
+	e.server, err = proxy.New(proxy.Config{
+		Listeners:   e.sockets,
+		Limits:      p.Limits,
+		Certificate: store.Certificate,
+		Upstreams:   upstreams,
+		Engine:      p.Engine,
+		Log:         log,
+	})
+	if err != nil {
+		e.close()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *openSockets) close() {
+	for _, l := range e.sockets {
+		l.Socket.Close()
+	}
+}
+
+// inProcess is the relay in this process, or none.
+type inProcess struct {
+	server *relaycore.Server
+	socket net.Listener
+}
+
+func openRelay(p *policy.Policy, log *slog.Logger) (*inProcess, error) {
+	if !p.Relay.InProcess {
+		return new(inProcess), nil
+	}
+	server, err := relaycore.NewServer(p.Relay, log.With("part", "relay"))
+	if err != nil {
+		return nil, err
+	}
+	socket, err := net.Listen("tcp", p.Relay.Bind)
+	if err != nil {
+		return nil, fmt.Errorf("the relay cannot listen on %s (relay.bind): %w", p.Relay.Bind, errors.Unwrap(err))
+	}
+	return &inProcess{server, socket}, nil
+}
+
+func (r *inProcess) addr() string {
+	if r.server == nil {
+		return ""
+	}
+	return r.socket.Addr().String()
+}
+
+func (r *inProcess) close() {
+	if r.server != nil {
+		r.socket.Close()
+	}
+}
+
+// serve runs the relay until ctx ends; without one it returns at ctx's end.
+func (r *inProcess) serve(ctx context.Context) error {
+	if r.server == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return r.server.Serve(ctx, r.socket)
+}
+
+func (r *inProcess) groups(p *policy.Policy) []telemetry.Group {
+	if r.server == nil {
+		return nil
+	}
+	return []telemetry.Group{{Namespace: p.Relay.Metrics.Namespace, Families: r.server.Families()}}
+}
+
+// expiry is the family of the certificates' earliest expiry.
+func expiry(store *certs.Store) telemetry.Family {
+	return telemetry.Family{
+		Name: "tls_cert_not_after_seconds", Help: "When the first of the served certificates expires, in Unix time; 0 without one.", Kind: telemetry.Gauge,
+		Read: func(emit func(string, float64)) {
+			if at := store.NotAfter(); at.IsZero() {
+				emit("", 0)
+			} else {
+				emit("", float64(at.Unix()))
+			}
+		},
+	}
+}
+
+// announce says where the edge serves, and what to try.
+func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProcess, metrics string) {
+	for _, l := range edge.sockets {
+		kind := "TLS"
+		if l.TLS == "none" {
+			kind = "TCP without TLS"
+		}
+		fmt.Fprintf(out, "listener %s: %s on %s\n", l.Name, kind, l.Socket.Addr())
+	}
+	if names := p.Certificates.SelfIssued; len(names) > 0 {
+		fmt.Fprintf(out, "certificate of our own making, which no client trusts by itself: %s\n", strings.Join(names, ", "))
+	}
+	if relay.server != nil {
+		fmt.Fprintf(out, "relay: in this process on %s, behind a PROXY v2 header\n", relay.addr())
+	}
+	if metrics != "" {
+		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
+	}
+	if relay.server != nil && len(p.Certificates.SelfIssued) > 0 {
+		fmt.Fprintf(out, "try: relaycore try --insecure wss://%s/relay\n", edge.sockets[0].Socket.Addr())
+	}
+}
