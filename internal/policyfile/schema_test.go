@@ -33,7 +33,7 @@ func TestSchemaOfAKey(t *testing.T) {
 		"properties ponds additionalProperties required": `null`,
 	} {
 		var at any = root
-		for _, step := range strings.Fields(path) {
+		for step := range strings.FieldsSeq(path) {
 			at = at.(map[string]any)[step]
 		}
 		got, err := json.Marshal(at)
