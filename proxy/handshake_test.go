@@ -232,6 +232,47 @@ func TestServerNames(t *testing.T) {
 	}
 }
 
+// A session that was made for one name is not resumed under another that is not served.
+func TestResumptionUnderAnotherName(t *testing.T) {
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		t.Run(tls.VersionName(version), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				e := newEdge(t, terminating)
+				cfg := clientTLS("relay.example.org")
+				cfg.MaxVersion = version
+				cfg.ClientSessionCache = oneSession{new(*tls.ClientSessionState)}
+				for _, resumed := range []bool{false, true} {
+					client, raw, relay := e.tlsPair(cfg)
+					mustWrite(t, relay, []byte("x")) // the ticket comes with it
+					wantRead(t, client, []byte("x"))
+					if client.ConnectionState().DidResume != resumed {
+						t.Fatalf("resumed: %v, want %v", !resumed, resumed)
+					}
+					raw.Close()
+					relay.Close()
+				}
+				cfg.ServerName = "other.example.org"
+				raw := e.dial(aliceAddr)
+				err := tls.Client(raw, cfg).Handshake()
+				if err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+					t.Errorf("handshake: %v", err)
+				}
+				synctest.Wait()
+				if e.ended(UnknownServerName) != 1 {
+					t.Error("it is not counted as unknown_server_name")
+				}
+				raw.Close()
+			})
+		})
+	}
+}
+
+// oneSession offers its session for every name.
+type oneSession struct{ s **tls.ClientSessionState }
+
+func (o oneSession) Get(string) (*tls.ClientSessionState, bool) { return *o.s, *o.s != nil }
+func (o oneSession) Put(_ string, s *tls.ClientSessionState)    { *o.s = s }
+
 // Two names in one hello are no hello.
 func TestTwoServerNames(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

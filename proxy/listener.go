@@ -42,24 +42,29 @@ func newListener(s *Server, l Listener, certificate func(*tls.ClientHelloInfo) (
 	return built, err
 }
 
+// unrecognized has no certificate, which is what makes crypto/tls answer with
+// the alert unrecognized_name; an error from a callback would be internal_error,
+// as if the fault were ours.
+var unrecognized = &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
+
 // tlsConfig lives as long as its listener, so that crypto/tls rotates the
 // session ticket keys in it by itself.
 func tlsConfig(cfg ListenerConfig, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (*tls.Config, error) {
 	c := &tls.Config{
 		MinVersion: map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[cfg.TLSMinVersion],
 		NextProtos: cfg.ALPN,
+		// This is asked at resumptions too, which need no certificate.
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			if _, err := certificate(hello); errors.Is(err, certs.ErrUnknownName) {
+				hello.Conn.(*wire).certErr = err
+				return unrecognized, nil
+			}
+			return nil, nil
+		},
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			cert, err := certificate(hello)
-			if err == nil {
-				return cert, nil
-			}
 			hello.Conn.(*wire).certErr = err
-			if errors.Is(err, certs.ErrUnknownName) {
-				// No certificate and no error is what makes crypto/tls answer
-				// with the alert unrecognized_name.
-				return nil, nil
-			}
-			return nil, err
+			return cert, err
 		},
 	}
 	if cfg.ClientCAFile == "" {

@@ -1,0 +1,46 @@
+// Package proxy is the edge: it takes connections, has them admitted, ends
+// TLS, tells the relay who the client is, and moves bytes both ways until one
+// rule or one side ends it. It owns the path of a connection and its reasons.
+// It does not know where certificates come from (certs), how a relay is reached
+// (upstream), who may have how much (admission), or that there is a policy file.
+//
+// # The journey of a connection
+//
+// In the order in which it happens, with the function that does it:
+//
+//  1. listener.accept takes it from the kernel. An accept that fails for want
+//     of descriptors or memory is tried again after a pause.
+//  2. listener.admit asks the gate, before any TLS, goroutine, buffer or log
+//     line. What is refused is counted and closed. On a listener with
+//     trust_proxy_from only the global slot is taken; a peer outside it is
+//     refused.
+//  3. session.awaitProxyHeader reads the header that a trusted peer owes, in
+//     proxy_header_timeout_secs in all, and charges the client that it names. A
+//     LOCAL, UNSPEC or UNKNOWN header names nobody: the connection keeps its
+//     global slot alone, and the peer's own address is what the relay is told.
+//  4. session.handshake ends TLS in tls_handshake_timeout_secs, counted from
+//     accept or from the complete header. Nothing but the socket is held until
+//     the client's first byte.
+//  5. session.dial reaches the relay in its connect_timeout_secs.
+//  6. session.introduce writes the PROXY v2 header at once, so that a relay
+//     that speaks first can.
+//  7. forwarding.forward copies both ways: the client's bytes through a byte
+//     bucket, ends of streams passed on, silence and stalls timed.
+//  8. session.finish counts the one outcome and gives the lease back.
+//
+// # Engines
+//
+// A session decides; an engine moves its bytes and watches its time. The stream
+// engine (serveStream) is portable and defines the behaviour: one goroutine a
+// connection until the relay is reached, two afterwards, and no buffer for
+// those that are idle. Another engine is one more entry of engines: a function
+// that takes a session from its admission to its finish.
+//
+// # The ends of streams
+//
+// The client's FIN, or its close_notify, ends its stream and reaches the relay
+// as a FIN; what the relay still sends is delivered. A FIN without a
+// close_notify at the end of a TLS record counts as the end of the stream; one
+// inside a record cuts it, and the pair ends. The relay's FIN reaches a TLS
+// client as close_notify. A reset reaches the other side as a reset.
+package proxy

@@ -1,0 +1,170 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"net/netip"
+	"relayedge/internal/memconn"
+)
+
+func validConfig() Config {
+	return Config{Addresses: []string{"127.0.0.1:7777"}, ClientAddress: "proxy-v2", ChannelBindingTLV: 228, ConnectTimeoutSecs: 5}
+}
+
+func failing(err error) DialFunc {
+	return func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: err}
+	}
+}
+
+func TestDialErrors(t *testing.T) {
+	tests := []struct {
+		err  error
+		want error
+		up   bool // whether the relay still counts as up
+	}{
+		{syscall.ECONNREFUSED, ErrUnavailable, false},
+		{syscall.EHOSTUNREACH, ErrUnavailable, false},
+		{syscall.ENETUNREACH, ErrUnavailable, false},
+		{syscall.ETIMEDOUT, ErrTimeout, false},
+		{os.ErrDeadlineExceeded, ErrTimeout, false},
+		{context.DeadlineExceeded, ErrTimeout, false},
+		{os.NewSyscallError("connect", syscall.EADDRNOTAVAIL), ErrLocalPorts, true},
+		{os.NewSyscallError("socket", syscall.EMFILE), ErrDescriptors, true},
+		{syscall.ENFILE, ErrDescriptors, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.err.Error(), func(t *testing.T) {
+			u := New("relay", validConfig(), slog.New(slog.DiscardHandler), failing(tt.err))
+			_, err := u.Dial(t.Context())
+			if !errors.Is(err, tt.want) || !errors.Is(err, tt.err) {
+				t.Errorf("Dial: %v; want %v with its cause", err, tt.want)
+			}
+			if u.Up() != tt.up {
+				t.Errorf("up: %v, want %v", u.Up(), tt.up)
+			}
+		})
+	}
+}
+
+// The dial has connect_timeout_secs, and its caller may end it earlier without
+// the relay being blamed.
+func TestDialDeadline(t *testing.T) {
+	hang := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	synctest.Test(t, func(t *testing.T) {
+		u := New("relay", validConfig(), slog.New(slog.DiscardHandler), hang)
+		began := time.Now()
+		if _, err := u.Dial(t.Context()); !errors.Is(err, ErrTimeout) || time.Since(began) != 5*time.Second {
+			t.Errorf("Dial: %v after %v", err, time.Since(began))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		u := New("relay", validConfig(), slog.New(slog.DiscardHandler), hang)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if _, err := u.Dial(ctx); err == nil {
+			t.Error("Dial has no error")
+		}
+		if !u.Up() {
+			t.Error("the relay is blamed")
+		}
+	})
+}
+
+// Down lasts ten seconds or until a dial works; each change is one line.
+func TestUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		relay := memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777"))
+		var dialErr error
+		var log strings.Builder
+		u := New("relay", validConfig(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context, network, address string) (net.Conn, error) {
+			if network != "tcp" || address != "127.0.0.1:7777" {
+				t.Errorf("dialled %s %s", network, address)
+			}
+			if dialErr != nil {
+				return nil, dialErr
+			}
+			return relay.Dial(ctx, netip.AddrPort{})
+		})
+		check := func(up bool, lines int) {
+			t.Helper()
+			if u.Up() != up {
+				t.Errorf("up: %v, want %v", u.Up(), up)
+			}
+			if n := strings.Count(log.String(), "\n"); n != lines {
+				t.Errorf("%d lines, want %d:\n%s", n, lines, log.String())
+			}
+		}
+		check(true, 0)
+		dialErr = syscall.ECONNREFUSED
+		for range 100 {
+			u.Dial(t.Context())
+		}
+		check(false, 1)
+		time.Sleep(10*time.Second - time.Nanosecond)
+		check(false, 1)
+		time.Sleep(time.Nanosecond)
+		check(true, 1)
+		u.Dial(t.Context())
+		check(false, 1) // still the same outage
+		dialErr = nil
+		c, err := u.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(true, 2)
+		c.Close()
+		relay.Close()
+	})
+}
+
+func TestValidate(t *testing.T) {
+	tests := []struct {
+		addresses []string
+		key, says string
+	}{
+		{[]string{"127.0.0.1:7777"}, "", ""},
+		{[]string{"[::1]:7777"}, "", ""},
+		{[]string{"relay.internal:7777"}, "", ""},
+		{nil, "addresses", "an upstream has one"},
+		{[]string{"127.0.0.1:1", "127.0.0.1:2"}, "addresses", "2 addresses"},
+		{[]string{"127.0.0.1"}, "addresses[0]", "host:port"},
+		{[]string{":7777"}, "addresses[0]", "host:port"},
+		{[]string{"::1:7777"}, "addresses[0]", "host:port"},
+		{[]string{"127.0.0.1:0"}, "addresses[0]", "1 to 65535"},
+		{[]string{"127.0.0.1:65536"}, "addresses[0]", "1 to 65535"},
+		{[]string{"127.0.0.1:http"}, "addresses[0]", "1 to 65535"},
+	}
+	for _, tt := range tests {
+		t.Run(strings.Join(tt.addresses, " "), func(t *testing.T) {
+			c := validConfig()
+			c.Addresses = tt.addresses
+			err := c.Validate()
+			if tt.key == "" {
+				if err != nil {
+					t.Errorf("Validate: %v", err)
+				}
+				return
+			}
+			fault, ok := errors.AsType[interface {
+				error
+				PolicyKey() string
+			}](err)
+			if !ok || fault.PolicyKey() != tt.key || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("Validate: %v; want one of %s that says %q", err, tt.key, tt.says)
+			}
+		})
+	}
+}
