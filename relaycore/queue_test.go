@@ -1,0 +1,255 @@
+package relaycore
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"relayedge/internal/memconn"
+	"relayedge/relaycore/wire"
+)
+
+// stuffed has b stop reading and fills its queue with messages from a, until
+// exactly one more message of a would have to wait. It returns the circuit and
+// how many messages were taken.
+func (w *world) stuffed(a, b *peer, payload int) (circuit uint64, n int) {
+	w.t.Helper()
+	circuit = w.pairUp(a, b)
+	b.stopReading()
+	q := &w.s.dir.members[identity(b.key)].out
+	full := func() bool {
+		synctest.Wait()
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return q.frames == queueMessages || q.bytes+payload+wire.SendHead+10 > queueBytes
+	}
+	for !full() {
+		a.send(wire.Send{Circuit: circuit, ID: messageID(n), Payload: make([]byte, payload)})
+		if got := want[wire.MessageAck](a); got.ID != messageID(n) {
+			w.t.Fatalf("message %d was acknowledged as %x", n, got.ID)
+		}
+		n++
+	}
+	return circuit, n
+}
+
+// spec/003: an outbound queue holds 256 messages and 16 MiB; a sender waits up
+// to 5 seconds for space and is not read meanwhile; then the recipient is
+// disconnected and the message is not acknowledged.
+func TestQueueWait(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		payload int
+	}{
+		{"messages", 1226},
+		{"bytes", 1 << 20},
+	} {
+		t.Run(tc.name+", no space", func(t *testing.T) {
+			bubble(t, big, func(t *testing.T, w *world) {
+				a, b := w.member(1), w.member(2)
+				circuit, n := w.stuffed(a, b, tc.payload)
+				if tc.payload == 1<<20 && n > 18 {
+					t.Fatalf("the queue took %d messages of 1 MiB", n)
+				}
+				start := time.Now()
+				a.send(wire.Send{Circuit: circuit, ID: messageID(n), Payload: make([]byte, tc.payload)})
+				a.send(wire.Hello{Version: wire.Version})
+				a.quiet()
+				time.Sleep(queueWait - time.Nanosecond)
+				a.quiet()
+				w.wantOnly(ReasonSlowConsumer, 0)
+				// b's end and a's own goroutine tell a what became of it, in any order.
+				var refused, closed, read bool
+				for range 3 {
+					switch f := want[wire.Frame](a).(type) {
+					case wire.Error:
+						refused = f.Fault == wire.FaultNoCircuit && f.MessageID == messageID(n)
+					case wire.CircuitClosed:
+						closed = f.Circuit == circuit && f.Reason == wire.EndedLeft
+					case wire.Welcome:
+						read = refused
+					}
+				}
+				if !refused || !closed || !read {
+					t.Fatalf("refused %v, circuit closed %v, read on %v", refused, closed, read)
+				}
+				if got := time.Since(start); got != queueWait {
+					t.Fatalf("refused after %v", got)
+				}
+				w.wantOnly(ReasonSlowConsumer, 1)
+				b.resume()
+				if code, _, _ := b.end(); code != 0 {
+					t.Fatalf("a close frame with %d behind a full queue", code)
+				}
+			})
+		})
+		t.Run(tc.name+", space just in time", func(t *testing.T) {
+			bubble(t, big, func(t *testing.T, w *world) {
+				a, b := w.member(1), w.member(2)
+				circuit, n := w.stuffed(a, b, tc.payload)
+				a.send(wire.Send{Circuit: circuit, ID: messageID(n), Payload: make([]byte, tc.payload)})
+				time.Sleep(queueWait - time.Nanosecond)
+				b.resume()
+				if got := want[wire.MessageAck](a); got.ID != messageID(n) {
+					t.Fatalf("%x acknowledged", got.ID)
+				}
+				for i := range n + 1 {
+					if got := want[wire.Message](b); got.ID != messageID(i) {
+						t.Fatalf("message %d came as number %d", got.ID[7], i)
+					}
+				}
+				w.wantOnly(ReasonSlowConsumer, 0)
+			})
+		})
+	}
+}
+
+// big leaves the byte bucket out of a test.
+func big(c *Config) { c.Limits.RateLimitBPS = 1 << 40 }
+
+// Room goes to the senders in the order in which they came to wait for it.
+func TestQueueOrder(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b, c := w.member(1), w.member(2), w.member(3)
+		second := w.pairUp(c, b)
+		first, n := w.stuffed(a, b, 1226)
+		a.send(wire.Send{Circuit: first, ID: messageID(n), Payload: make([]byte, 1226)})
+		synctest.Wait()
+		c.send(wire.Send{Circuit: second, ID: messageID(n + 1), Payload: make([]byte, 1226)})
+		synctest.Wait()
+		b.resume()
+		for i := range n + 2 {
+			if got := want[wire.Message](b); got.ID != messageID(i) {
+				t.Fatalf("message %x came as number %d", got.ID[:8], i)
+			}
+		}
+		want[wire.MessageAck](a)
+		want[wire.MessageAck](c)
+	})
+}
+
+// spec/003: server-generated messages cannot wait; a queue that is full for them
+// ends the session at once.
+func TestQueueFullForServerMessage(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b, c := w.member(1), w.member(2), w.member(3)
+		w.stuffed(a, b, 1226)
+		start := time.Now()
+		c.ask(9, identity(b.key)) // its knock is the relay's own message
+		synctest.Wait()
+		if time.Since(start) != 0 {
+			t.Fatal("time has passed")
+		}
+		w.wantOnly(ReasonSlowConsumer, 1)
+		if got := want[wire.CircuitClosed](a); got.Reason != wire.EndedLeft {
+			t.Fatalf("%+v", got)
+		}
+		b.resume()
+		b.end()
+	})
+}
+
+// spec/003: 30 seconds with nothing written while a message waits. A plain
+// connection is looked at each stallSlice.
+func TestWriterStall(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b := w.member(1), w.member(2)
+		circuit := w.pairUp(a, b)
+		b.stopReading()
+		start := time.Now()
+		a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 2*memconn.BufferSize)})
+		want[wire.MessageAck](a)
+		time.Sleep(writerStall - time.Nanosecond)
+		synctest.Wait()
+		w.wantOnly(ReasonWriterStall, 0)
+		if got := want[wire.CircuitClosed](a); got.Reason != wire.EndedLeft {
+			t.Fatalf("%+v", got)
+		}
+		if got := time.Since(start); got > writerStall+stallSlice {
+			t.Fatalf("closed after %v", got)
+		}
+		w.wantOnly(ReasonWriterStall, 1)
+		b.resume()
+		b.end()
+	})
+	// A client that takes something now and then is slow, not stalled.
+	t.Run("slow", func(t *testing.T) {
+		bubble(t, big, func(t *testing.T, w *world) {
+			a, b := w.member(1), w.member(2)
+			circuit := w.pairUp(a, b)
+			b.stopReading()
+			a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 1<<20)})
+			want[wire.MessageAck](a)
+			b.nc.SetReadDeadline(time.Time{}) // for the test's own reads
+			for range 3 {
+				time.Sleep(writerStall - time.Second)
+				for got := 0; got < memconn.BufferSize; {
+					n, err := b.nc.Read(make([]byte, memconn.BufferSize))
+					if err != nil {
+						t.Fatal(err)
+					}
+					got += n
+				}
+				a.send(wire.Keepalive{})
+			}
+			w.wantOnly(ReasonWriterStall, 0)
+			b.nc.Close() // what is left begins inside a frame
+			b.resume()
+		})
+	})
+}
+
+// A client whose own answers pile up is not read, rather than cut: a burst of
+// small messages in one segment is no fault.
+func TestBurstOfAnswers(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b := w.member(1), w.member(2)
+		circuit := w.pairUp(a, b)
+		var burst []byte
+		const n = 2000
+		for i := range n {
+			burst = append(burst, masked(0x82, wire.Send{Circuit: circuit, ID: messageID(i)}.Append(nil))...)
+		}
+		a.write(burst)
+		for i := range n {
+			if got := want[wire.MessageAck](a); got.ID != messageID(i) {
+				t.Fatalf("%x acknowledged as number %d", got.ID[:8], i)
+			}
+			if got := want[wire.Message](b); got.ID != messageID(i) {
+				t.Fatalf("%x came as number %d", got.ID[:8], i)
+			}
+		}
+	})
+}
+
+// Pings of a client that does not read pile nothing up: the latest alone is answered.
+func TestPingFlood(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		p := w.member(1)
+		p.stopReading()
+		q := &w.s.dir.members[identity(p.key)].out
+		fill := make([]byte, 125)
+		// The pongs fill the socket, then the slot, and never the queue.
+		for range 1000 {
+			p.write(masked(0x89, fill))
+			p.send(wire.Keepalive{})
+			q.mu.Lock()
+			if q.frames > 2 {
+				t.Fatalf("%d frames are queued", q.frames)
+			}
+			q.mu.Unlock()
+		}
+		p.write(masked(0x89, []byte("last")))
+		synctest.Wait()
+		p.resume()
+		for {
+			r := p.next()
+			if r.op != 0xa {
+				t.Fatalf("opcode %x", r.op)
+			}
+			if string(r.payload) == "last" {
+				break
+			}
+		}
+	})
+}
