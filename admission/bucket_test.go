@@ -59,6 +59,7 @@ func TestBucket(t *testing.T) {
 		{"a debt without end stays one", Rate{1, time.Hour, 1}, []step{
 			owe(0, math.MaxInt64, forever-time.Hour), owe(0, math.MaxInt64, forever-time.Hour), owe(time.Hour, 0, forever-2*time.Hour),
 		}},
+		{"a debt beyond 64 bits of nanoseconds", Rate{1, 3, 1}, []step{owe(0, 1<<62, forever-3)}},
 		{"a burst without end holds everything", Rate{1, time.Hour, math.MaxInt64}, []step{
 			take(0, math.MaxInt64, true), owe(0, math.MaxInt64, 0),
 		}},
@@ -110,6 +111,13 @@ func TestBucketOnSteppedClocks(t *testing.T) {
 		var b Bucket
 		if !b.Take(r, 2, time.Time{}) || b.Take(r, 1, time.Time{}) {
 			t.Error("the bucket does not hold its burst at the zero time")
+		}
+		now := time.Now()
+		b = Bucket{}
+		b.Take(r, 2, now)
+		b.Take(r, 1, time.Time{})
+		if b.Take(r, 1, now.Add(time.Second-1)) || !b.Take(r, 1, now.Add(time.Second)) {
+			t.Error("the zero time moved the bucket")
 		}
 	})
 }

@@ -87,32 +87,82 @@ func TestRowsLiveUntilTheBucketIsFull(t *testing.T) {
 	wantHeld(t, g, start.Add(4*time.Second), 0, 0, 0)
 }
 
-// Without Stats, decisions about others sweep what is full again.
-func TestDecisionsSweep(t *testing.T) {
-	g, start := newGate(t, rated(1, 10)), time.Now()
-	for i := range 1000 {
+// indebted returns a gate in which n hosts of n sites owe one second from start on.
+func indebted(t *testing.T, n int) (g *Gate, start time.Time) {
+	t.Helper()
+	l := rated(1, 10)
+	l.ConnectionRatePerIPv648, l.ConnectionBurstPerIPv648 = 1, 10
+	g, start = newGate(t, l), time.Now()
+	for i := range n {
 		mustAdmit(t, g, hostOf(i, 0), start).Release()
 	}
-	later := start.Add(time.Second)
-	for i := range 1000 / sweepRows {
-		if left := len(g.hosts.index); left != 1000-i*sweepRows {
-			t.Fatalf("%d rows after %d decisions, want %d", left, i, 1000-i*sweepRows)
-		}
-		g.Admit(nobody, later)
+	return g, start
+}
+
+// wantRows compares the rows as they stand, without the sweep of Stats.
+func wantRows(t *testing.T, g *Gate, hosts, sites int) {
+	t.Helper()
+	if h, s := len(g.hosts.index), len(g.sites.index); h != hosts || s != sites {
+		t.Fatalf("%d hosts and %d sites stand, want %d and %d", h, s, hosts, sites)
 	}
-	if left := len(g.hosts.index); left != 0 {
-		t.Errorf("%d rows are left", left)
+}
+
+// Without Stats, decisions about others sweep what is full again: each of
+// Admit, Name and Release drops its few rows.
+func TestDecisionsSweep(t *testing.T) {
+	g, start := indebted(t, 10*3*sweepRows)
+	later := start.Add(time.Second)
+	wantRows(t, g, 30*sweepRows, 30*sweepRows)
+	var lease *Lease
+	for left := 30 * sweepRows; left > 0; {
+		for _, decide := range []func(){
+			func() { lease = mustAdmit(t, g, nobody, later) },
+			func() { lease.Name(nobody, later) },
+			func() { lease.Release() },
+		} {
+			decide()
+			left -= sweepRows
+			wantRows(t, g, left, left)
+		}
 	}
 }
 
 // Stats drops any number of rows, however many one hold of the lock may drop.
 func TestStatsSweepsAll(t *testing.T) {
-	g, start := newGate(t, rated(1, 10)), time.Now()
-	for i := range 10*statsRows + 1 {
+	g, start := indebted(t, 10*statsRows+1)
+	wantHeld(t, g, start, 0, 10*statsRows+1, 10*statsRows+1)
+	wantHeld(t, g, start.Add(time.Second), 0, 0, 0)
+
+	// A table of sites that is fuller than that of hosts is swept as well.
+	l := wide()
+	l.ConnectionRatePerIPv648, l.ConnectionBurstPerIPv648 = 1, 10
+	setLimits(t, g, l)
+	for i := range 2 * statsRows {
 		mustAdmit(t, g, hostOf(i, 0), start).Release()
 	}
-	wantHeld(t, g, start, 0, 10*statsRows+1, 0) // the sites have no rate, so nothing keeps them
+	wantHeld(t, g, start, 0, 0, 2*statsRows)
 	wantHeld(t, g, start.Add(time.Second), 0, 0, 0)
+}
+
+// A release takes the time of the latest call: what is full by then is dropped
+// with its last connection.
+func TestReleaseKnowsTheTime(t *testing.T) {
+	later := time.Now().Add(time.Minute)
+	for name, tell := range map[string]func(*Gate){
+		"Admit": func(g *Gate) { g.Admit(nobody, later) },
+		"Stats": func(g *Gate) { g.Stats(later) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGate(t, rated(1, 10))
+			lease := mustAdmit(t, g, v6, time.Now())
+			tell(g)
+			lease.Release()
+			wantRows(t, g, 0, 0)
+			if room := cap(g.hosts.debtors); room != 0 {
+				t.Error("the row became a debtor first")
+			}
+		})
+	}
 }
 
 // What is owed stays as time when the rate changes.

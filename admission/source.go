@@ -48,9 +48,6 @@ func bare(addr netip.Addr) netip.Addr {
 // lookThrough returns the IPv4 address in the last 32 bits of addr if one of
 // the embedded prefixes holds addr, and else addr.
 func lookThrough(addr netip.Addr, embedded []netip.Prefix) netip.Addr {
-	if !addr.Is6() {
-		return addr
-	}
 	for _, p := range embedded {
 		if p.Contains(addr) {
 			all := addr.As16()

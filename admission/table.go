@@ -63,7 +63,7 @@ func (t *table) take(i uint32, k key, full int64) uint32 {
 		i = t.add(k)
 	}
 	r := t.row(i)
-	if r.open == 0 && r.link != 0 {
+	if r.link != 0 {
 		t.unqueue(int(r.link) - 1)
 	}
 	r.open++
