@@ -12,10 +12,25 @@ import (
 )
 
 // tcpSocket reads and writes through the runtime's poller, with the system
-// calls in its own hands.
+// calls in its own hands. What its attempts work on stands in it, because a
+// closure for each would be an allocation for each message.
 type tcpSocket struct {
 	*net.TCPConn
 	raw syscall.RawConn
+
+	in       attempt // owned by the one reader
+	out      attempt // owned by the one writer
+	waits    bool    // the write may wait for the peer
+	tryRead  func(fd uintptr) bool
+	tryWrite func(fd uintptr) bool
+}
+
+// attempt is what one system call is given and what came of it.
+type attempt struct {
+	b   *buffer // to read into
+	p   []byte  // to write
+	n   int
+	err error
 }
 
 func rawSocket(c net.Conn) socket {
@@ -27,65 +42,71 @@ func rawSocket(c net.Conn) socket {
 	if err != nil {
 		return nil
 	}
-	return &tcpSocket{tcp, raw}
+	s := &tcpSocket{TCPConn: tcp, raw: raw}
+	s.tryRead, s.tryWrite = s.readOnce, s.writeOnce
+	return s
 }
 
-// readReady tries to read at once and gives the buffer back before it waits.
-// The attempt has to stand inside the callback: readiness that arrives between
-// a read outside and the wait would be lost.
-func (s *tcpSocket) readReady() (b *buffer, n int, err error) {
-	waitErr := s.raw.Read(func(fd uintptr) bool {
-		b = getBuffer()
-		n, err = retry(syscall.Read, fd, b[:])
-		if err == syscall.EAGAIN {
-			putBuffer(b)
-			return false
-		}
-		return true
-	})
-	switch {
-	case waitErr != nil: // the deadline, or closed; the buffer is back already
-		return nil, 0, waitErr
-	case err == nil && n == 0:
-		err = io.EOF
-	case err == nil:
-		return b, n, nil
+// readOnce takes a buffer for one attempt and gives it back if there is
+// nothing to read. The attempt has to stand inside the poller's callback:
+// readiness that arrives between a read outside and the wait would be lost.
+func (s *tcpSocket) readOnce(fd uintptr) (done bool) {
+	s.in.b = getBuffer()
+	s.in.n, s.in.err = retry(syscall.Read, fd, s.in.b[:])
+	if s.in.n == 0 {
+		putBuffer(s.in.b)
+		s.in.b = nil
 	}
-	putBuffer(b)
-	return nil, 0, err
+	return s.in.err != syscall.EAGAIN
 }
 
-func (s *tcpSocket) writeAll(p []byte, patience time.Duration) error {
-	waited := false
-	for len(p) > 0 {
-		var n int
-		var err error
-		waitErr := s.raw.Write(func(fd uintptr) bool {
-			n, err = retry(syscall.Write, fd, p)
-			return err != syscall.EAGAIN || !waited
-		})
-		if waitErr != nil {
-			err = waitErr
+func (s *tcpSocket) readReady() (b *buffer, n int, err error) {
+	if err := s.raw.Read(s.tryRead); err != nil { // the deadline, or closed
+		return nil, 0, err
+	}
+	b, n, err = s.in.b, s.in.n, s.in.err
+	s.in = attempt{}
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return b, n, err
+}
+
+func (s *tcpSocket) writeOnce(fd uintptr) (done bool) {
+	s.out.n, s.out.err = retry(syscall.Write, fd, s.out.p)
+	return s.out.err != syscall.EAGAIN || !s.waits
+}
+
+func (s *tcpSocket) writeAll(p []byte, patience time.Duration) (err error) {
+	s.waits = false
+	defer func() {
+		s.out = attempt{}
+		if s.waits && err == nil {
+			err = s.SetWriteDeadline(time.Time{})
 		}
-		switch {
-		case n > 0:
-			p = p[n:]
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return errStalled
-		case err == syscall.EAGAIN && patience == 0:
-			return errStalled
-		case err != nil && err != syscall.EAGAIN:
+	}()
+	for {
+		s.out = attempt{p: p}
+		if err := s.raw.Write(s.tryWrite); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return errStalled
+			}
 			return err
 		}
-		if len(p) > 0 && patience > 0 {
-			waited = true
+		p = p[s.out.n:]
+		switch {
+		case len(p) == 0:
+			return nil
+		case s.out.err == syscall.EAGAIN && patience == 0:
+			return errStalled
+		case s.out.err != nil && s.out.err != syscall.EAGAIN:
+			return s.out.err
+		}
+		s.waits = patience > 0
+		if s.waits {
 			s.SetWriteDeadline(time.Now().Add(patience))
 		}
 	}
-	if waited {
-		s.SetWriteDeadline(time.Time{})
-	}
-	return nil
 }
 
 // retry repeats a system call that a signal interrupted.
