@@ -204,11 +204,12 @@ func TestWrongKinds(t *testing.T) {
 		{"null: b\n", "g.yaml:1:1: null in the place of a key"},
 		{"'': b\n", `g.yaml:1:1: "" in the place of a key`},
 		{"ponds: {p: {inflow: [10.1.2.3/8]}}", `g.yaml:1:22: ponds.p.inflow[0]: "10.1.2.3/8": has bits set behind its length; write 10.0.0.0/8`},
-		{"ponds: {p: {inflow: [10.1.2.3]}}", `g.yaml:1:22: ponds.p.inflow[0]: "10.1.2.3": a network needs its length: 10.1.2.3/32`},
-		{"ponds: {p: {inflow: ['::1']}}", `g.yaml:1:22: ponds.p.inflow[0]: "::1": a network needs its length: ::1/128`},
 		{"ponds: {p: {inflow: ['']}}", `g.yaml:1:22: ponds.p.inflow[0]: "": must not be empty`},
-		{"ponds: {p: {inflow: [lan]}}", `g.yaml:1:22: ponds.p.inflow[0]: "lan": not a network; allowed: an address and a length`},
-		{"ponds: {p: {inflow: ['::ffff:10.0.0.0/104']}}", `g.yaml:1:22: ponds.p.inflow[0]: "::ffff:10.0.0.0/104": an IPv4 network in IPv6 form`},
+		{"ponds: {p: {inflow: [lan]}}", `g.yaml:1:22: ponds.p.inflow[0]: "lan": not a network; allowed: an address, or an address and a length`},
+		{"ponds: {p: {inflow: ['::ffff:0:0/90']}}", `g.yaml:1:22: ponds.p.inflow[0]: "::ffff:0:0/90": larger than all of IPv4 in IPv6 form`},
+		{"ponds: {p: {inflow: ['::ffff:10.1.0.0/104']}}", `g.yaml:1:22: ponds.p.inflow[0]: "::ffff:10.1.0.0/104": has bits set behind its length; write 10.0.0.0/8`},
+		{"ponds: {p: {inflow: ['10.0.0.0/33']}}", `g.yaml:1:22: ponds.p.inflow[0]: "10.0.0.0/33": not a network`},
+		{"ponds: {p: {inflow: ['fe80::1%eth0']}}", `g.yaml:1:22: ponds.p.inflow[0]: "fe80::1%eth0": not a network`},
 		{"ponds: {p: {inflow: ['fe80::%eth0/64']}}", `g.yaml:1:22: ponds.p.inflow[0]: "fe80::%eth0/64": not a network`},
 	} {
 		t.Run(row.src, func(t *testing.T) { wantFaults(t, row.src, row.want) })
@@ -256,4 +257,24 @@ func TestAllFaultsInOneGoSortedByPlace(t *testing.T) {
 	wantFaults(t, "limits:\n  stay_secs: 1\n  zebra: 2\nname: ~\nponds:\n  p: {depth: 0}\n  o: {depth: 41}\nbeds: [{rows: 0}]\n",
 		"g.yaml:2:14: limits.stay_secs: ", "g.yaml:3:3: limits.zebra: ", "g.yaml:4:7: name: ",
 		"g.yaml:6:14: ponds.p.depth: ", "g.yaml:7:14: ponds.o.depth: ", "g.yaml:8:8: beds[0].plant: ", "g.yaml:8:15: beds[0].rows: ")
+}
+
+// A network is its addresses, however it is spelled.
+func TestNetworks(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.1.2.3":            "10.1.2.3/32",
+		"10.1.2.3/32":         "10.1.2.3/32",
+		"::ffff:10.1.2.3":     "10.1.2.3/32",
+		"::ffff:10.0.0.0/104": "10.0.0.0/8",
+		"::ffff:0:0/96":       "0.0.0.0/0",
+		"::1":                 "::1/128",
+		"0:0:0:0:0:0:0:1":     "::1/128",
+		"2001:DB8:0:0::/32":   "2001:db8::/32",
+		"::/0":                "::/0",
+	} {
+		got, err := parseNetwork(text)
+		if err != nil || got.String() != want {
+			t.Errorf("%s: %v, %v; want %s", text, got, err, want)
+		}
+	}
 }

@@ -47,19 +47,13 @@ func setText(v reflect.Value, text string) error {
 	if text == "" {
 		return errors.New("must not be empty")
 	}
+	if network, ok := v.Addr().Interface().(*netip.Prefix); ok {
+		var err error
+		*network, err = parseNetwork(text)
+		return err
+	}
 	err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text))
-	switch p := v.Addr().Interface().(type) {
-	case *netip.Prefix:
-		switch addr, addrErr := netip.ParseAddr(text); {
-		case addrErr == nil && addr.Zone() == "":
-			return fmt.Errorf("a network needs its length: %s", netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()))
-		case err != nil:
-			return errors.New("not a network; allowed: an address and a length, like 192.0.2.0/24 or 2001:db8::/32")
-		case p.Addr().Is4In6():
-			return errors.New("an IPv4 network in IPv6 form; write the IPv4 network")
-		case *p != p.Masked():
-			return fmt.Errorf("has bits set behind its length; write %s", p.Masked())
-		}
+	switch v.Addr().Interface().(type) {
 	case *netip.Addr:
 		if err != nil {
 			return errors.New("not an address; allowed: one like 192.0.2.1 or 2001:db8::1")
@@ -70,6 +64,29 @@ func setText(v reflect.Value, text string) error {
 		}
 	}
 	return err
+}
+
+// parseNetwork reads a network, or an address that means itself alone. An IPv4
+// network in IPv6 form is the IPv4 network: people copy both from their logs.
+func parseNetwork(text string) (netip.Prefix, error) {
+	wrong := errors.New("not a network; allowed: an address, or an address and a length, like 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32")
+	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+		return netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}, wrong
+	}
+	if p.Addr().Is4In6() {
+		if p.Bits() < 96 {
+			return netip.Prefix{}, errors.New("larger than all of IPv4 in IPv6 form; write 0.0.0.0/0, or the IPv6 network that is meant")
+		}
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	if p != p.Masked() {
+		return netip.Prefix{}, fmt.Errorf("has bits set behind its length; write %s", p.Masked())
+	}
+	return p, nil
 }
 
 // isPlain reports whether a scalar stands without quotes and not as a block text.

@@ -167,11 +167,18 @@ func splitAddress(address string) (host netip.Addr, port uint16, ok bool) {
 // against what that relay expects.
 func (j *judgement) relayPath() {
 	leading := map[string]bool{}
-	for _, l := range j.Listeners {
+	for i, l := range j.Listeners {
 		u, ok := j.Upstreams[l.Upstream]
-		if ok && j.leadsToRelay(u) && !leading[l.Upstream] {
+		if !ok || !j.leadsToRelay(u) {
+			continue
+		}
+		if !leading[l.Upstream] {
 			leading[l.Upstream] = true
 			j.pair(l.Upstream, u)
+		}
+		if l.TLS == "none" && j.Relay.ProxyProtocol && j.Relay.RequireChannelBinding {
+			j.fault(fmt.Sprintf("listeners[%d].tls", i),
+				"without TLS there is no session to bind a proof of identity to, which the relay behind it requires; write tls: terminate, or relay.require_channel_binding: false")
 		}
 	}
 	if !j.Relay.InProcess || len(j.Listeners) == 0 {
