@@ -72,7 +72,7 @@ func checkLine(text string, whole bool) bool {
 		if i+2 != open && !valid(f) {
 			return false
 		}
-		if i+2 == open && !begins(f, i < 2, valid) {
+		if i+2 == open && !begins(f, valid) {
 			return false
 		}
 	}
@@ -91,13 +91,9 @@ func checkWord(f string, open bool, words ...string) bool {
 
 // begins reports whether f, an address or a port, can go on so that it is valid:
 // it tries the shortest ends that there are.
-func begins(f string, address bool, valid func(string) bool) bool {
-	ends := []string{"", "0"}
-	if address {
-		octets := strings.Repeat(".0", max(0, 3-strings.Count(f, ".")))
-		ends = append(ends, ":", "::", octets, "0"+octets)
-	}
-	for _, end := range ends {
+func begins(f string, valid func(string) bool) bool {
+	octets := strings.Repeat(".0", max(0, 3-strings.Count(f, ".")))
+	for _, end := range []string{"", "0", ":", "::", octets, "0" + octets} {
 		if valid(f + end) {
 			return true
 		}
