@@ -135,7 +135,7 @@ func (g *Gate) read(addr netip.Addr) client {
 	addr = bare(addr)
 	inner := lookThrough(addr, s.limits.EmbeddedIPv4)
 	// The operator may have denied the gateway as well as the client behind it.
-	if s.denies(inner) || inner != addr && s.denies(addr) {
+	if s.deny.Contains(inner) || inner != addr && s.deny.Contains(addr) {
 		c.denied = true
 		return c
 	}

@@ -190,11 +190,13 @@ func TestValidateNamesEveryFault(t *testing.T) {
 func TestGateKeepsItsOwnLimits(t *testing.T) {
 	given := DefaultLimits()
 	given.Deny = prefixes("10.0.0.0/8")
+	given.Observe = []string{keyHostCap}
 	g := newGate(t, given)
 	given.Deny[0] = netip.MustParsePrefix("192.0.2.0/24")
+	given.Observe[0] = keySiteCap
 	got := g.Limits()
-	if got.Deny[0] != netip.MustParsePrefix("10.0.0.0/8") {
-		t.Error("the gate shares the caller's deny list")
+	if got.Deny[0] != netip.MustParsePrefix("10.0.0.0/8") || got.Observe[0] != keyHostCap {
+		t.Error("the gate shares the caller's lists")
 	}
 	got.EmbeddedIPv4[0] = netip.MustParsePrefix("2001:db8::/96")
 	if !reflect.DeepEqual(g.Limits().EmbeddedIPv4, DefaultLimits().EmbeddedIPv4) {

@@ -32,3 +32,11 @@ func (n Networks) Contains(addr netip.Addr) bool {
 
 // Empty reports whether the set holds no network.
 func (n Networks) Empty() bool { return n.table == nil }
+
+// unmapPrefix returns the IPv4 network that an IPv4-mapped one means.
+func unmapPrefix(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p
+}

@@ -1,17 +1,14 @@
 package admission
 
 import (
-	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/gaissmai/bart"
 )
 
 // settings is a Limits made ready for the gate. It never changes once built.
 type settings struct {
 	limits     Limits
-	deny       *bart.Lite // nil: nothing is denied
+	deny       Networks
 	host, site scope
 }
 
@@ -29,13 +26,7 @@ func newSettings(l Limits) (*settings, error) {
 		return nil, err
 	}
 	l = l.clone()
-	s := &settings{limits: l}
-	for _, p := range l.Deny {
-		if s.deny == nil {
-			s.deny = new(bart.Lite)
-		}
-		s.deny.Insert(unmapPrefix(p))
-	}
+	s := &settings{limits: l, deny: NewNetworks(l.Deny)}
 	observed := func(key string) bool { return slices.Contains(l.Observe, key) }
 	s.host = newScope(l.MaxConnectionsPerIP, l.ConnectionRatePerIP, l.ConnectionBurstPerIP, observed(keyHostCap), observed(keyHostRate))
 	s.site = newScope(l.MaxConnectionsPerIPv648, l.ConnectionRatePerIPv648, l.ConnectionBurstPerIPv648, observed(keySiteCap), observed(keySiteRate))
@@ -68,17 +59,4 @@ func (s *scope) charge(r *row, at int64) (full int64, ok bool) {
 		return r.full, false
 	}
 	return full, true
-}
-
-// denies reports whether the deny list holds addr, which is bare.
-func (s *settings) denies(addr netip.Addr) bool {
-	return s.deny != nil && s.deny.Lookup(addr)
-}
-
-// unmapPrefix returns the IPv4 network that an IPv4-mapped one means.
-func unmapPrefix(p netip.Prefix) netip.Prefix {
-	if p.Addr().Is4In6() && p.Bits() >= 96 {
-		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
-	return p
 }
