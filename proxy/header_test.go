@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"math/big"
 	"net/netip"
@@ -327,6 +328,91 @@ func TestNamedClientIsCharged(t *testing.T) {
 		mustWrite(t, third, []byte("PROXY TCP4 192.0.2.1 198.51.100.5 51000 443\r\n"))
 		e.wantEnd(admission.PerIPCap)
 		third.Close()
+	})
+}
+
+// The host cap binds a /64, the site cap a /48, and IPv4 addresses stand each
+// for themselves; a refusal says which level refused.
+func TestNamedClientsByLevel(t *testing.T) {
+	const perHost, perSite = 8, 20
+	tests := []struct {
+		name   string
+		client func(i int) string
+		tries  int
+		get    int // how many get in
+		reason Reason
+	}{
+		{"addresses of one /64", func(i int) string { return fmt.Sprintf("2001:db8:1:1::%x", i+1) }, perHost + 5, perHost, admission.PerIPCap},
+		{"/64s of one /48", func(i int) string { return fmt.Sprintf("2001:db8:2:%x::1", i) }, 300, perSite, admission.PerPrefixCap},
+		{"IPv4 addresses", func(i int) string { return fmt.Sprintf("198.18.%d.%d", i/250, i%250+1) }, 300, 300, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				e := newEdge(t, func(c *edgeConfig) {
+					trusting("10.0.0.0/8")(c)
+					c.limits.MaxConnectionsPerIP, c.limits.MaxConnectionsPerIPv648, c.limits.DrainSecs = perHost, perSite, 0
+				})
+				go func() {
+					for {
+						if _, err := e.relay.Accept(); err != nil {
+							return
+						}
+					}
+				}()
+				for i := range tt.tries {
+					c := e.dial(balancerAddr)
+					defer c.Close()
+					family := "TCP4 " + tt.client(i) + " 198.51.100.5"
+					if strings.Contains(tt.client(i), ":") {
+						family = "TCP6 " + tt.client(i) + " 2001:db8::1"
+					}
+					mustWrite(t, c, []byte("PROXY "+family+" 51000 443\r\n"))
+				}
+				synctest.Wait()
+				if held := e.server.gate.Stats(time.Now()).Connections; held != tt.get {
+					t.Errorf("%d of %d got in, want %d", held, tt.tries, tt.get)
+				}
+				if tt.reason != "" && e.ended(tt.reason) != tt.tries-tt.get {
+					t.Errorf("%d were refused as %s, want %d", e.ended(tt.reason), tt.reason, tt.tries-tt.get)
+				}
+			})
+		})
+	}
+}
+
+// A /64 at its cap that goes on trying does not use up what its neighbours in
+// the /48 may have.
+func TestRefusedNeighbourTakesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		e := newEdge(t, func(c *edgeConfig) {
+			c.limits.MaxConnectionsPerIP, c.limits.MaxConnectionsPerIPv648 = 4, 6
+			c.limits.ConnectionRatePerIP = 1000 // so that the site's rate is what the flood could use up
+		})
+		var all []io.Closer
+		open := func(addr string) {
+			t.Helper()
+			client := e.dial(netip.AddrPortFrom(netip.MustParseAddr(addr), 50000))
+			relay, _, _ := e.accept()
+			all = append(all, client, relay)
+		}
+		for range 4 {
+			open("2001:db8:0:1::1")
+		}
+		for range 10 { // 10 seconds of 1,000 attempts each
+			for range 1000 {
+				e.dial(netip.MustParseAddrPort("[2001:db8:0:1::1]:50000")).Close()
+			}
+			time.Sleep(time.Second)
+		}
+		if n := e.ended(admission.PerIPCap); n != 10_000 {
+			t.Errorf("%d were refused as per_ip_cap", n)
+		}
+		open("2001:db8:0:2::1")
+		open("2001:db8:0:2::1")
+		for _, c := range all {
+			c.Close()
+		}
 	})
 }
 
