@@ -1,0 +1,51 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// The tests of this package run the real binaries, as an operator does.
+
+var binaries struct {
+	sync.Once
+	folder string
+	err    error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if binaries.folder != "" {
+		os.RemoveAll(binaries.folder)
+	}
+	os.Exit(code)
+}
+
+// binFolder is the folder that holds relayedge and relaycore, built at the first
+// call; under the race detector where the tests are.
+func binFolder(t testing.TB) string {
+	t.Helper()
+	binaries.Do(func() {
+		if binaries.folder, binaries.err = os.MkdirTemp("", "relayedge-bin-"); binaries.err != nil {
+			return
+		}
+		args := []string{"build", "-o", binaries.folder + string(filepath.Separator)}
+		if raceDetector {
+			args = append(args, "-race")
+		}
+		build := exec.Command("go", append(args, "relayedge/cmd/relayedge", "relayedge/cmd/relaycore")...)
+		if out, err := build.CombinedOutput(); err != nil {
+			binaries.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if binaries.err != nil {
+		t.Fatal(binaries.err)
+	}
+	return binaries.folder
+}
+
+func binary(t testing.TB, name string) string { return filepath.Join(binFolder(t), name) }
