@@ -69,7 +69,8 @@ func (l *Listener) wait(d time.Duration) {
 // Close closes the guarded listener. Connections that were accepted stay open
 // and keep their leases.
 func (l *Listener) Close() error {
-	l.closing.Do(func() { close(l.closed) })
+	// An Accept that wakes from its pause must find the listener closed.
+	defer l.closing.Do(func() { close(l.closed) })
 	return l.ln.Close()
 }
 
