@@ -494,6 +494,33 @@ func TestSentTLVs(t *testing.T) {
 	}
 }
 
+// A client certificate of a resumed session is told apart from one that was
+// presented on this connection.
+func TestSentTLVsOfResumedSession(t *testing.T) {
+	ca, clientCert := clientCertificate(t, "alice")
+	inBubble(t, func(t *testing.T) {
+		e := newEdge(t, func(c *edgeConfig) {
+			c.listener.TLS = "terminate"
+			c.listener.ClientCAFile = ca
+		})
+		cfg := clientTLS("relay.example.org")
+		cfg.Certificates = []tls.Certificate{clientCert}
+		cfg.ClientSessionCache = oneSession{new(*tls.ClientSessionState)}
+		for _, resumed := range []bool{false, true} {
+			raw := e.dial(aliceAddr)
+			client := e.handshake(raw, cfg)
+			relay, h, _ := e.accept()
+			if ssl, _ := h.SSL(); !ssl.Verified || ssl.CommonName != "alice" || ssl.Resumed != resumed {
+				t.Errorf("SSL %+v, want resumed %v", ssl, resumed)
+			}
+			mustWrite(t, relay, []byte("x")) // the ticket comes with it
+			wantRead(t, client, []byte("x"))
+			raw.Close()
+			relay.Close()
+		}
+	})
+}
+
 // What there is nothing to say of is left out.
 func TestSentTLVsWithoutTLS(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

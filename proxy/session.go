@@ -157,7 +157,8 @@ func (s *session) header() ([]byte, error) {
 func describeTLS(state *tls.ConnectionState) proxyheader.SSL {
 	ssl := proxyheader.SSL{
 		Verified: len(state.VerifiedChains) > 0,
-		Version:  map[uint16]string{tls.VersionTLS12: "TLSv1.2", tls.VersionTLS13: "TLSv1.3"}[state.Version],
+		Resumed:  state.DidResume,
+		Version:  proxyheader.VersionName(state.Version),
 		Cipher:   proxyheader.CipherName(state.CipherSuite),
 	}
 	if len(state.PeerCertificates) > 0 {
