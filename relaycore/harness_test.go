@@ -95,6 +95,7 @@ func (w *world) rejected(r Reason) int { return int(w.s.count.rejections[r].Load
 // wantOnly checks that of all reasons the given one was counted n times and no other at all.
 func (w *world) wantOnly(r Reason, n int) {
 	w.t.Helper()
+	synctest.Wait()
 	for _, each := range Reasons() {
 		want := 0
 		if each == r {

@@ -310,12 +310,13 @@ func (c *session) finish() {
 	why := c.why
 	c.mu.Unlock()
 	s := c.server
-	for _, w := range s.dir.leave(c) {
-		w.tell()
-	}
-	c.lease.Release()
 	if why.reason != "" {
 		s.count.reject(why.reason)
+	}
+	widows := s.dir.leave(c)
+	c.lease.Release()
+	for _, w := range widows {
+		w.tell()
 	}
 	if why.code == 0 || !s.lingers.take() {
 		c.out.close(nil)
