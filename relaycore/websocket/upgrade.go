@@ -68,7 +68,7 @@ func (e Endpoint) Judge(head []byte) Answer {
 		return refuse(http.StatusBadRequest)
 	}
 	r, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(head), 512))
-	if err != nil {
+	if err != nil || !tokens(r.Header) {
 		return refuse(http.StatusBadRequest)
 	}
 	if r.URL.Path != e.Path || r.URL.RawPath != "" || !hasToken(r.Header["Upgrade"], "websocket") {
@@ -139,6 +139,21 @@ func bareNewline(head []byte) bool {
 		}
 	}
 	return false
+}
+
+// tokens reports whether every field name is a token (RFC 9110, section 5.6.2):
+// http.ReadRequest keeps a name with a space before its colon apart from the
+// name without.
+func tokens(h http.Header) bool {
+	for name := range h {
+		for i := range len(name) {
+			c := name[i]
+			if c <= ' ' || c >= 0x7f || strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) >= 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // hosts counts the Host lines, which http.ReadRequest folds into one.
