@@ -112,3 +112,9 @@ func answer(conn net.Conn) (int, string, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
 	return response.StatusCode, string(body), err
 }
+
+// relayBehind is the policy of an edge with a relay in its own process.
+const relayBehind = `
+listeners: [{name: public, bind: "127.0.0.1:0"}]
+relay: {in_process: true, bind: "127.0.0.1:0"}
+`

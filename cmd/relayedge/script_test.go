@@ -33,7 +33,7 @@ var update = flag.Bool("update", false, "rewrite the golden files of the scripts
 //	ended NAME CODE                    wait until it ended by itself with exit code CODE
 //	shows URL PATTERN                  wait until the body at URL matches PATTERN
 //	status URL CODE                    wait until URL answers with the HTTP status CODE
-//	occupy VAR ADDRESS                 take a port, as another program would; $VAR is the address
+//	occupy VAR                         take a port, as another program would; $VAR is its address
 //	echo-service VAR                   start a TCP echo service; $VAR is its address
 //	hold NAME ADDRESS                  open a TLS connection and keep it
 //	[!] echoes NAME                    write on the held connection and read the same back
@@ -65,7 +65,7 @@ func TestScripts(t *testing.T) {
 			"ended":        takes(2, ended),
 			"shows":        takes(2, shows),
 			"status":       takes(2, status),
-			"occupy":       takes(2, occupy),
+			"occupy":       takes(1, occupy),
 			"echo-service": takes(1, echoService),
 			"hold":         takes(2, hold),
 			"echoes":       echoes,
@@ -210,12 +210,8 @@ func status(ts *testscript.TestScript, args []string) {
 }
 
 func occupy(ts *testscript.TestScript, args []string) {
-	ln, err := net.Listen("tcp", args[1])
-	if err != nil {
-		// Somebody else has it, which is as good.
-		ts.Setenv(args[0], args[1])
-		return
-	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
 	ts.Setenv(args[0], ln.Addr().String())
 	stageOf(ts).others = append(stageOf(ts).others, func() { ln.Close() })
 }

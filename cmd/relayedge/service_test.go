@@ -1,9 +1,13 @@
 package main_test
 
 import (
+	"bufio"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"sync"
+	"testing"
 )
 
 // A plain service is one that is not ours and knows nothing of PROXY headers.
@@ -56,3 +60,25 @@ func (s *service) close() {
 
 // echo sends everything back, and ends its stream when the client has ended its own.
 func echo(conn net.Conn) { io.Copy(conn, conn) }
+
+// answering starts a web server that answers every request with the same
+// sentence and closes, and returns its address.
+func answering(t testing.TB) string {
+	t.Helper()
+	s, err := serve("127.0.0.1:0", func(conn net.Conn) {
+		r, err := http.ReadRequest(bufio.NewReader(conn))
+		if err != nil {
+			return
+		}
+		n, err := io.Copy(io.Discard, r.Body)
+		if err != nil {
+			return
+		}
+		fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nthe service answers a body of %d bytes\n", n)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close)
+	return s.Addr().String()
+}
