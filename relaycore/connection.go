@@ -130,7 +130,7 @@ func (s *Server) upgrade(in *arrivals, start time.Time) (rest []byte, ok bool) {
 	for {
 		n, err := websocket.HeadLength(in.b, scanned)
 		if err != nil {
-			s.answer(in.nc, websocket.Response(http.StatusRequestHeaderFieldsTooLarge, true))
+			s.answer(in.nc, websocket.Response(http.StatusRequestHeaderFieldsTooLarge, true, time.Now()))
 			return nil, false
 		}
 		if n > 0 {
@@ -140,7 +140,7 @@ func (s *Server) upgrade(in *arrivals, start time.Time) (rest []byte, ok bool) {
 		if err := in.more(); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				s.count.reject(ReasonHandshakeTimeout)
-				s.answer(in.nc, websocket.Response(http.StatusRequestTimeout, true))
+				s.answer(in.nc, websocket.Response(http.StatusRequestTimeout, true, time.Now()))
 			}
 			return nil, false
 		}
@@ -149,7 +149,7 @@ func (s *Server) upgrade(in *arrivals, start time.Time) (rest []byte, ok bool) {
 
 // judge answers the request whose head is n bytes long.
 func (s *Server) judge(in *arrivals, n int) (rest []byte, ok bool) {
-	a := endpoint.Judge(in.b[:n])
+	a := endpoint.Judge(in.b[:n], time.Now())
 	if !a.Upgraded {
 		if a.Decoy {
 			s.count.decoys.Add(1)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // MaxHead is the longest HTTP request head that is taken, in bytes, its blank line included.
@@ -62,8 +63,10 @@ type Answer struct {
 	Decoy    bool // the request was no upgrade for the endpoint
 }
 
-// Judge answers the request whose head, blank line included, is given.
-func (e Endpoint) Judge(head []byte) Answer {
+// Judge answers the request whose head, blank line included, is given. now is
+// for the Date of a response.
+func (e Endpoint) Judge(head []byte, now time.Time) Answer {
+	refuse := func(status int) Answer { return Answer{Response: Response(status, true, now)} }
 	if bareNewline(head) {
 		return refuse(http.StatusBadRequest)
 	}
@@ -72,7 +75,7 @@ func (e Endpoint) Judge(head []byte) Answer {
 		return refuse(http.StatusBadRequest)
 	}
 	if r.URL.Path != e.Path || r.URL.RawPath != "" || !hasToken(r.Header["Upgrade"], "websocket") {
-		return Answer{Response: Response(http.StatusNotFound, r.Method != http.MethodHead), Decoy: true}
+		return Answer{Response: Response(http.StatusNotFound, r.Method != http.MethodHead, now), Decoy: true}
 	}
 	if r.Method != http.MethodGet || r.ProtoMajor != 1 || r.ProtoMinor != 1 ||
 		r.ContentLength != 0 || len(r.TransferEncoding) > 0 ||
@@ -100,8 +103,6 @@ func (e Endpoint) Judge(head []byte) Answer {
 	return Answer{Response: switching(key, selected), Upgraded: true}
 }
 
-func refuse(status int) Answer { return Answer{Response: Response(status, true)} }
-
 // switching is the 101 response.
 func switching(key, subprotocol string) []byte {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
@@ -116,15 +117,15 @@ func switching(key, subprotocol string) []byte {
 }
 
 // Response is a whole HTTP response of the status, after which the connection closes.
-func Response(status int, body bool) []byte {
+func Response(status int, body bool, now time.Time) []byte {
 	text := http.StatusText(status)
 	content := fmt.Sprintf("<html>\n<head><title>%d %s</title></head>\n<body>\n<h1>%[2]s</h1>\n</body>\n</html>\n", status, text)
 	extra := ""
 	if status == http.StatusUpgradeRequired {
 		extra = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
 	}
-	head := fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: %d\r\n%sConnection: close\r\n\r\n",
-		status, text, len(content), extra)
+	head := fmt.Sprintf("HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: %d\r\n%sConnection: close\r\n\r\n",
+		status, text, now.UTC().Format(http.TimeFormat), len(content), extra)
 	if !body {
 		return []byte(head)
 	}

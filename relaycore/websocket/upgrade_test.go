@@ -8,12 +8,15 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 var relay = Endpoint{Path: "/relay", Subprotocol: "relaycore.v1"}
 
 const request = "GET /relay HTTP/1.1\r\nHost: relay.example.org\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
 	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+
+var when = time.Date(2026, 11, 30, 12, 0, 0, 0, time.FixedZone("", 3600))
 
 func TestJudge(t *testing.T) {
 	edit := func(pairs ...string) string { return strings.NewReplacer(pairs...).Replace(request) }
@@ -68,7 +71,7 @@ func TestJudge(t *testing.T) {
 		{"no HTTP at all", "\x16\x03\x01\r\n\r\n", 400, ""},
 		{"empty", "\r\n\r\n", 400, ""},
 	} {
-		a := relay.Judge([]byte(tc.head))
+		a := relay.Judge([]byte(tc.head), when)
 		r, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(a.Response)), nil)
 		if err != nil {
 			t.Errorf("%s: %v in %q", tc.name, err, a.Response)
@@ -88,7 +91,8 @@ func TestJudge(t *testing.T) {
 			continue
 		}
 		body, err := io.ReadAll(r.Body)
-		if err != nil || int64(len(body)) != r.ContentLength || !r.Close {
+		if err != nil || int64(len(body)) != r.ContentLength || !r.Close ||
+			r.Header.Get("Date") != "Mon, 30 Nov 2026 11:00:00 GMT" {
 			t.Errorf("%s: body %q, %v", tc.name, body, err)
 		}
 		if tc.status == 426 && r.Header.Get("Sec-WebSocket-Version") != "13" {
@@ -98,7 +102,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestHeadHasNoBody(t *testing.T) {
-	a := relay.Judge([]byte("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n"))
+	a := relay.Judge([]byte("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n"), when)
 	if !a.Decoy || !bytes.HasSuffix(a.Response, []byte("\r\n\r\n")) {
 		t.Fatalf("%q", a.Response)
 	}
@@ -149,7 +153,7 @@ func FuzzJudge(f *testing.F) {
 		if err != nil || n == 0 {
 			return
 		}
-		a := relay.Judge(b[:n])
+		a := relay.Judge(b[:n], when)
 		r, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(a.Response)), nil)
 		if err != nil || a.Upgraded != (r.StatusCode == 101) {
 			t.Fatalf("%q, %v", a.Response, err)
