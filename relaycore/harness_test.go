@@ -25,13 +25,14 @@ import (
 	"relayedge/relaycore/wire"
 )
 
-// world is a relay on in-memory connections, inside a bubble.
+// world is a relay on in-memory connections, inside a bubble, or on loopback.
 type world struct {
-	t    *testing.T
-	s    *Server
-	ln   *memconn.Listener
-	stop func() // ends Serve and waits for it
-	log  *bytes.Buffer
+	t       testing.TB
+	s       *Server
+	ln      *memconn.Listener
+	connect func() net.Conn // to a relay on loopback, in place of ln
+	stop    func()          // ends Serve and waits for it
+	log     *bytes.Buffer
 
 	peers []*peer
 }
@@ -117,7 +118,9 @@ type peer struct {
 	frames chan received // what came; closed at the end of the stream
 	gate   chan struct{} // closed when reading goes on
 	halt   chan chan struct{}
-	pongs  atomic.Bool // answer pings
+
+	detached chan struct{} // closed when nobody reads p.frames's bytes any more
+	pongs    atomic.Bool   // answer pings
 }
 
 type received struct {
@@ -193,12 +196,18 @@ func (p *peer) upgrade() *peer {
 
 func (p *peer) listen() {
 	p.frames = make(chan received, 4096)
+	p.detached = make(chan struct{})
 	go func() {
+		defer close(p.detached)
 		defer close(p.frames)
 		for {
 			r, err := readFrame(p.read)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				<-<-p.halt
+				gate := <-p.halt
+				if gate == nil {
+					return
+				}
+				<-gate
 				continue
 			}
 			if err != nil {
@@ -219,6 +228,14 @@ func (p *peer) stopReading() {
 	p.halt <- p.gate
 	p.nc.SetReadDeadline(time.Unix(1, 0))
 	synctest.Wait()
+}
+
+// detach leaves what comes from here on to the caller. No frame may be on its way.
+func (p *peer) detach() {
+	p.halt <- nil
+	p.nc.SetReadDeadline(time.Unix(1, 0))
+	<-p.detached
+	p.nc.SetReadDeadline(time.Time{})
 }
 
 func (p *peer) resume() {
