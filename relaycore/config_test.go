@@ -167,7 +167,7 @@ func TestFamilies(t *testing.T) {
 		knock_quota knock_evicted queue_overflow slow_consumer writer_stall outbound_shed global_outbound buffer_shed
 		task_panic proxy_header proxy_not_loopback unknown_frame`
 	want := map[string]float64{}
-	for _, r := range strings.Fields(table) {
+	for r := range strings.FieldsSeq(table) {
 		want[r] = 0
 	}
 	names := map[string]bool{}

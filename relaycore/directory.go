@@ -273,13 +273,6 @@ func (d *directory) close(c *session, id uint64) *session {
 	return other
 }
 
-// proven reports whether c has an identity.
-func (d *directory) proven(c *session) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return c.member.proven
-}
-
 type directoryStats struct{ identities, pending, circuits int }
 
 func (d *directory) stats() directoryStats {

@@ -39,7 +39,6 @@ type Session struct {
 	early   []wire.Frame         // what came while Publish waited for its answer
 
 	closeOnce sync.Once
-	transport *http.Transport
 }
 
 // RefusedError is an ERROR of the relay.
@@ -60,38 +59,10 @@ func Dial(ctx context.Context, url string, o Options) (*Session, error) {
 	}
 	s := &Session{}
 	s.request.Store(mathrand.Uint64())
-	s.transport = &http.Transport{
-		DialContext: dial,
-		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			nc, err := dial(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			cfg := &tls.Config{}
-			if o.TLS != nil {
-				cfg = o.TLS.Clone()
-			}
-			cfg.NextProtos = []string{"http/1.1"}
-			if cfg.ServerName == "" {
-				host, _, err := net.SplitHostPort(addr)
-				if err != nil {
-					nc.Close()
-					return nil, err
-				}
-				cfg.ServerName = host
-			}
-			tc := tls.Client(nc, cfg)
-			if err := tc.HandshakeContext(ctx); err != nil {
-				nc.Close()
-				return nil, fmt.Errorf("TLS handshake: %w", err)
-			}
-			s.tls = new(tc.ConnectionState())
-			return tc, nil
-		},
-	}
+	up := &upgrader{dial: dial, tls: o.TLS}
 	conn, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{
 		HTTPClient: &http.Client{
-			Transport: s.transport,
+			Transport: up,
 			CheckRedirect: func(*http.Request, []*http.Request) error {
 				return http.ErrUseLastResponse
 			},
@@ -100,13 +71,12 @@ func Dial(ctx context.Context, url string, o Options) (*Session, error) {
 		CompressionMode: websocket.CompressionDisabled,
 	})
 	if err != nil {
-		s.transport.CloseIdleConnections()
 		if response != nil && response.StatusCode != http.StatusSwitchingProtocols {
 			return nil, &UpgradeError{Status: response.StatusCode}
 		}
 		return nil, err
 	}
-	s.conn = conn
+	s.conn, s.tls = conn, up.state
 	conn.SetReadLimit(wire.MaxServerFrame)
 	if err := s.hello(ctx); err != nil {
 		s.abandon()
@@ -316,15 +286,11 @@ func (s *Session) Close() error {
 	var err error
 	s.closeOnce.Do(func() {
 		err = s.conn.Close(websocket.StatusNormalClosure, "")
-		s.transport.CloseIdleConnections()
 	})
 	return err
 }
 
 // abandon ends the session without waiting for the relay.
 func (s *Session) abandon() {
-	s.closeOnce.Do(func() {
-		s.conn.CloseNow()
-		s.transport.CloseIdleConnections()
-	})
+	s.closeOnce.Do(func() { s.conn.CloseNow() })
 }
