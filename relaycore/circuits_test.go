@@ -119,6 +119,33 @@ func TestReplaced(t *testing.T) {
 	})
 }
 
+// A PUBLISH that the older connection sent before it lost the identity does not win it back.
+func TestReplacedForGood(t *testing.T) {
+	d := newDirectory(DefaultConfig().Limits)
+	var old, newer session
+	id := identity(newKey(1))
+	d.join(&old, id)
+	if replaced, _, ok := d.join(&newer, id); !ok || replaced != &old {
+		t.Fatal("the newest connection does not have the identity")
+	}
+	if replaced, _, ok := d.join(&old, id); ok || replaced != nil || d.members[id] != &newer {
+		t.Fatal("the older connection has the identity again")
+	}
+}
+
+// A session that has had its message holds no memory for it.
+func TestMessageIsForgotten(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *world) {
+		p := w.member(1)
+		p.send(wire.Send{Payload: make([]byte, 1<<20)})
+		want[wire.Error](p)
+		synctest.Wait()
+		if held := w.s.dir.members[identity(p.key)].parser.Buffered(); held != 0 {
+			t.Fatalf("%d bytes are held", held)
+		}
+	})
+}
+
 func TestMessages(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, w *world) {
 		a, b, c := w.member(1), w.member(2), w.member(3)

@@ -130,7 +130,11 @@ func (s *Server) upgrade(in *arrivals, start time.Time) (rest []byte, ok bool) {
 	for {
 		n, err := websocket.HeadLength(in.b, scanned)
 		if err != nil {
-			s.answer(in.nc, websocket.Response(http.StatusRequestHeaderFieldsTooLarge, true, time.Now()))
+			status := http.StatusRequestHeaderFieldsTooLarge
+			if errors.Is(err, websocket.ErrNotHTTP) {
+				status = http.StatusBadRequest
+			}
+			s.answer(in.nc, websocket.Response(status, true, time.Now()))
 			return nil, false
 		}
 		if n > 0 {

@@ -60,6 +60,7 @@ func (ct *circuit) other(c *session) *session {
 // membership is what the directory keeps of one session, guarded by directory.mu.
 type membership struct {
 	proven   bool
+	over     bool // it was here and is not to come back
 	identity wire.Identity
 	requests map[pair]*request // what it has asked for
 	circuits map[uint64]*circuit
@@ -87,8 +88,8 @@ type widow struct {
 func (d *directory) join(c *session, id wire.Identity) (replaced *session, widows []widow, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.member.proven {
-		return nil, nil, c.member.identity == id
+	if c.member.proven || c.member.over {
+		return nil, nil, c.member.identity == id && !c.member.over
 	}
 	if old := d.members[id]; old != nil {
 		replaced, widows = old, d.remove(old)
@@ -117,7 +118,7 @@ func (d *directory) remove(c *session) (widows []widow) {
 		widows = append(widows, widow{ct.other(c), id})
 		d.dissolve(ct)
 	}
-	c.member = membership{}
+	c.member = membership{over: true}
 	return widows
 }
 

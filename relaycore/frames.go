@@ -164,7 +164,7 @@ func (c *session) ask(f wire.Ask, now time.Time) {
 		}
 		c.tell(wire.CircuitOpen{RequestID: f.RequestID, Circuit: a.circuit})
 	case a.knock != nil:
-		a.knock.tell(wire.Knock{Asker: a.asker, Content: f.Content})
+		a.knock.knock(wire.Knock{Asker: a.asker, Content: f.Content})
 	}
 }
 

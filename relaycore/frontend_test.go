@@ -288,6 +288,7 @@ func TestAnswers(t *testing.T) {
 		{"a masked path", instead("/relay", "/%72elay"), 404, true},
 		{"POST with a body", "POST /submit HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello", 404, true},
 		{"no HTTP", "SSH-2.0-x\r\n\r\n", 400, false},
+		{"TLS", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, false},
 		{"HTTP/1.0", instead("HTTP/1.1", "HTTP/1.0"), 400, false},
 		{"POST", instead("GET", "POST"), 400, false},
 		{"a body", instead("Upgrade:", "Content-Length: 1\r\nUpgrade:"), 400, false},

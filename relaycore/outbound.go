@@ -208,6 +208,13 @@ func (q *outbound) crowded() <-chan struct{} {
 	return q.roomy
 }
 
+// hasRoomToSpare reports whether the queue is less than half full.
+func (q *outbound) hasRoomToSpare() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.frames < queueCrowded && q.bytes < queueBytes/2
+}
+
 // ponged takes a pong: it answers every ping up to its number.
 func (q *outbound) ponged(number uint64) {
 	q.mu.Lock()

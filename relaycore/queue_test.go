@@ -133,9 +133,11 @@ func TestQueueOrder(t *testing.T) {
 func TestQueueFullForServerMessage(t *testing.T) {
 	bubble(t, big, func(t *testing.T, w *world) {
 		a, b, c := w.member(1), w.member(2), w.member(3)
+		b.ask(8, identity(c.key))
+		want[wire.Knock](c)
 		w.stuffed(a, b, 1226)
 		start := time.Now()
-		c.ask(9, identity(b.key)) // its knock is the relay's own message
+		c.ask(9, identity(b.key)) // b's CIRCUIT_OPEN is the relay's own message
 		synctest.Wait()
 		if time.Since(start) != 0 {
 			t.Fatal("time has passed")
@@ -146,6 +148,27 @@ func TestQueueFullForServerMessage(t *testing.T) {
 		}
 		b.resume()
 		b.end()
+	})
+}
+
+// Knocks are others' doing: they never cost their target its session.
+func TestKnocksDoNotEndTheirTarget(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b := w.member(1), w.member(2)
+		_, n := w.stuffed(a, b, 1226)
+		for i := range 10 {
+			w.member(byte(10+i)).ask(1, identity(b.key))
+		}
+		w.wantOnly(ReasonSlowConsumer, 0)
+		b.resume()
+		for range n {
+			want[wire.Message](b)
+		}
+		if st := w.s.dir.stats(); st.pending != 10 {
+			t.Fatalf("%d requests are pending", st.pending)
+		}
+		w.member(30).ask(1, identity(b.key))
+		want[wire.Knock](b)
 	})
 }
 

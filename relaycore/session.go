@@ -197,6 +197,7 @@ func (c *session) consume(in []byte) {
 			continue
 		}
 		c.event(ev)
+		c.parser.Forget()
 		if !c.hold() {
 			return
 		}

@@ -34,6 +34,14 @@ func (c *session) offer(f *frame) {
 	}
 }
 
+// knock brings another client's knock, if there is room to spare: nobody's
+// knocks may cost their target its session.
+func (c *session) knock(m wire.Knock) {
+	if c.out.hasRoomToSpare() {
+		c.tell(m)
+	}
+}
+
 // tell offers a message of the relay.
 func (c *session) tell(m wire.Frame) { c.offer(message(m)) }
 

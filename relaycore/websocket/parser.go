@@ -25,7 +25,7 @@ const minFragments = 1024
 type Event struct {
 	Op Opcode // Binary, Ping, Pong or Close
 	// Payload is unmasked. It may be part of the bytes that were given to Next,
-	// and is valid until the next call of Next.
+	// and is valid until the next call of Next or Forget.
 	Payload []byte
 }
 
@@ -77,9 +77,7 @@ func (p *Parser) Buffered() int { return cap(p.data) + cap(p.control) }
 // an event it is called again with the rest. It unmasks in place. An error is
 // always a *Violation.
 func (p *Parser) Next(in []byte) (ev Event, n int, err error) {
-	if p.spent {
-		p.data, p.spent = nil, false
-	}
+	p.Forget()
 	for {
 		if p.stage != stagePayload {
 			used, err := p.header(in[n:])
@@ -101,6 +99,14 @@ func (p *Parser) Next(in []byte) (ev Event, n int, err error) {
 		if err != nil || ev.Op != Continuation || p.remaining > 0 {
 			return ev, n, err
 		}
+	}
+}
+
+// Forget lets go of the message that the last call of Next returned, for a
+// caller that does not know when the next bytes come.
+func (p *Parser) Forget() {
+	if p.spent {
+		p.data, p.spent = nil, false
 	}
 }
 

@@ -191,14 +191,26 @@ func TestAnnouncedLengthIsNotMemory(t *testing.T) {
 	}
 }
 
-// What was handed out is not held once the next bytes come.
+// What was handed out is not held once the next bytes come, or Forget is called.
 func TestMemoryIsGivenBack(t *testing.T) {
-	p := NewParser(1 << 20)
-	if got := outcome(p, join(raw(0x02, strings.Repeat("a", 1000)), raw(0x80, "b")), 100); got != "2:aaaaaaaaaaaaaaaaaaaa/1001" {
-		t.Fatal(got)
+	for _, let := range []func(*Parser){
+		func(p *Parser) { outcome(p, raw(0x89, "p"), 100) },
+		(*Parser).Forget,
+	} {
+		p := NewParser(1 << 20)
+		if got := outcome(p, join(raw(0x02, strings.Repeat("a", 1000)), raw(0x80, "b")), 100); got != "2:aaaaaaaaaaaaaaaaaaaa/1001" {
+			t.Fatal(got)
+		}
+		if let(p); p.Buffered() != 0 {
+			t.Fatalf("%d bytes are held", p.Buffered())
+		}
 	}
-	if outcome(p, raw(0x89, "p"), 100); p.Buffered() != 0 {
-		t.Fatalf("%d bytes are held", p.Buffered())
+	// What is not whole yet stays.
+	p := NewParser(1 << 20)
+	outcome(p, raw(0x02, "a"), 100)
+	p.Forget()
+	if got := outcome(p, raw(0x80, "b"), 100); got != "2:ab/2" {
+		t.Fatal(got)
 	}
 }
 

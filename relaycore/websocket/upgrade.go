@@ -15,13 +15,20 @@ import (
 // MaxHead is the longest HTTP request head that is taken, in bytes, its blank line included.
 const MaxHead = 8 << 10
 
-// ErrHead means that a request head is longer than MaxHead.
-var ErrHead = errors.New("websocket: request head longer than 8192 bytes")
+// Why a request head is not waited for any longer.
+var (
+	ErrHead    = errors.New("websocket: request head longer than 8192 bytes")
+	ErrNotHTTP = errors.New("websocket: no HTTP request begins like that")
+)
 
 // HeadLength returns the length of the request head at the start of b, up to and
 // including its blank line, or 0 while that has not come. scanned is how much of
 // b an earlier call has seen.
 func HeadLength(b []byte, scanned int) (int, error) {
+	// A method begins with a letter; TLS and a PROXY header do not.
+	if len(b) > 0 && (b[0]|0x20 < 'a' || b[0]|0x20 > 'z') {
+		return 0, ErrNotHTTP
+	}
 	// The blank line may have begun in bytes that were seen.
 	for i := max(scanned-3, 0); i < len(b) && i < MaxHead; i++ {
 		if b[i] != '\n' {

@@ -126,6 +126,11 @@ func TestHeadLength(t *testing.T) {
 		{"8193 bytes", pad(8193), 0, ErrHead},
 		{"8194 bytes", pad(8194), 0, ErrHead},
 		{"8192 bytes without an end", strings.Repeat("a", 8192), 0, ErrHead},
+		{"TLS", "\x16", 0, ErrNotHTTP},
+		{"a PROXY header", "\r\n\r\n\x00\r\nQUIT\n", 0, ErrNotHTTP},
+		{"a digit", "1", 0, ErrNotHTTP},
+		{"below A", "@", 0, ErrNotHTTP},
+		{"above z", "{", 0, ErrNotHTTP},
 		{"8191 bytes without an end", strings.Repeat("a", 8191), 0, nil},
 	} {
 		if n, err := HeadLength([]byte(tc.in), 0); n != tc.want || !errors.Is(err, tc.err) {
