@@ -3,7 +3,8 @@ package proxy
 import "relayedge/admission"
 
 // Reason says why a connection was refused or how it ended. The list is
-// closed: metrics, logs and tests use the same words.
+// closed: metrics, logs and tests use the same words, and dashboards rely on
+// all of them, those included whose limit is not in use.
 type Reason = admission.Reason
 
 // The reasons beside the gate's own.

@@ -11,6 +11,7 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/proxy"
+	"relayedge/proxy/upstream"
 )
 
 // quickFlags are the common case without a policy file.
@@ -35,6 +36,11 @@ func (q *quickFlags) register(c *cobra.Command) {
 func (q *quickFlags) policy() (*policy.Policy, error) {
 	if _, err := proxy.ParseBind(q.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	if q.upstream != "" {
+		if err := (upstream.Config{Addresses: []string{q.upstream}}).Validate(); err != nil {
+			return nil, fmt.Errorf("--upstream: %w", err)
+		}
 	}
 	if (q.cert == "") != (q.key == "") {
 		return nil, errors.New("--cert and --key go together: the certificate with its intermediates, and its private key")
@@ -62,7 +68,11 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 	if q.upstream == "" {
 		file["relay"] = m{"in_process": true, "bind": "127.0.0.1:0"}
 	} else {
-		file["upstreams"] = m{policy.DefaultUpstream: m{"addresses": []string{q.upstream}, "client_address": q.clientAddress}}
+		file["upstreams"] = m{policy.DefaultUpstream: m{
+			"addresses": []string{q.upstream}, "client_address": q.clientAddress,
+			// relaycore asks for the channel binding; others skip what they do not know.
+			"proxy_tlvs": []string{"alpn", "authority", "ssl", "unique_id", "crc32c", "channel_binding"},
+		}}
 	}
 	src, err := yaml.Marshal(file)
 	if err != nil {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 
@@ -115,8 +117,9 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 
 // openSockets is an edge with its listening sockets.
 type openSockets struct {
-	server  *proxy.Server
-	sockets []proxy.Listener
+	server    *proxy.Server
+	sockets   []proxy.Listener
+	upstreams map[string]*upstream.Upstream
 }
 
 func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.Logger) (*openSockets, error) {
@@ -126,26 +129,26 @@ func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.
 		if err != nil {
 			return nil, err
 		}
-		socket, err := net.Listen(network, l.Bind)
+		socket, err := service.Listen(network, l.Bind)
 		if err != nil {
 			e.close()
-			return nil, fmt.Errorf("listener %s cannot listen on %s: %w", l.Name, l.Bind, errors.Unwrap(err))
+			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
 		}
 		e.sockets = append(e.sockets, proxy.Listener{ListenerConfig: l, Socket: socket})
 	}
-	upstreams := make(map[string]*upstream.Upstream, len(p.Upstreams))
+	e.upstreams = make(map[string]*upstream.Upstream, len(p.Upstreams))
 	for name, cfg := range p.Upstreams {
 		if relayAddr != "" && cfg.Addresses[0] == p.Relay.Bind {
 			cfg.Addresses = []string{relayAddr} // the port may have been 0
 		}
-		upstreams[name] = upstream.New(name, cfg, log, nil)
+		e.upstreams[name] = upstream.New(name, cfg, log, nil)
 	}
 	var err error
 	e.server, err = proxy.New(proxy.Config{
 		Listeners:   e.sockets,
 		Limits:      p.Limits,
 		Certificate: store.Certificate,
-		Upstreams:   upstreams,
+		Upstreams:   e.upstreams,
 		Engine:      p.Engine,
 		Log:         log,
 	})
@@ -176,9 +179,9 @@ func openRelay(p *policy.Policy, log *slog.Logger) (*inProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	socket, err := net.Listen("tcp", p.Relay.Bind)
+	socket, err := service.Listen("tcp", p.Relay.Bind)
 	if err != nil {
-		return nil, fmt.Errorf("the relay cannot listen on %s (relay.bind): %w", p.Relay.Bind, errors.Unwrap(err))
+		return nil, fmt.Errorf("relay.bind: %w", err)
 	}
 	return &inProcess{server, socket}, nil
 }
@@ -238,8 +241,16 @@ func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProce
 	if names := p.Certificates.SelfIssued; len(names) > 0 {
 		fmt.Fprintf(out, "certificate of our own making, which no client trusts by itself: %s\n", strings.Join(names, ", "))
 	}
-	if relay.server != nil {
-		fmt.Fprintf(out, "relay: in this process on %s, behind a PROXY v2 header\n", relay.addr())
+	for _, name := range slices.Sorted(maps.Keys(p.Upstreams)) {
+		u := edge.upstreams[name].Config
+		told := "told the client's address by PROXY v2"
+		if u.ClientAddress == "none" {
+			told = "not told the client's address"
+		}
+		if u.Addresses[0] == relay.addr() {
+			told += ", in this process"
+		}
+		fmt.Fprintf(out, "upstream %s: %s, %s\n", name, u.Addresses[0], told)
 	}
 	if metrics != "" {
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)

@@ -2,6 +2,7 @@ package policyfile
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
 	"reflect"
@@ -72,7 +73,12 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, s *shape, path string
 		switch {
 		case ok:
 			d.doc.at[key] = e.position()
+			faults := len(d.doc.faults)
 			d.value(e.value, fv, f, key, e.position(), ints)
+			if len(d.doc.faults) > faults && f.shape.kind <= kindText {
+				// Validate judges the other keys beside a value that is good.
+				d.unwritten(fv, f, key, at, maps.Clone(ints))
+			}
 		case f.required && section:
 			if !d.doc.dirty[key] {
 				d.fault(at, key, "is missing; it must be written: %s", f.doc)
@@ -80,9 +86,6 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, s *shape, path string
 		default:
 			d.unwritten(fv, f, key, at, ints)
 		}
-	}
-	if len(d.doc.faults) > before {
-		return false
 	}
 	for _, index := range s.inlines {
 		d.validate(v.FieldByIndex(index), path)

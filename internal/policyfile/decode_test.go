@@ -249,8 +249,12 @@ func TestStructsJudgeThemselves(t *testing.T) {
 	wantFaults(t, "beds:\n  - plant: rose\n  - plant: nettle\n    light: none\n",
 		"g.yaml:3:5: beds[1]: nothing grows without light", "g.yaml:3:12: beds[1].plant: nettles sting")
 	wantFaults(t, "beds:\n  - plant: a\n  - plant: b\n  - plant: c\n", "g.yaml:4:5: beds[2]: there is room for two")
-	// Not asked while its own fields are in doubt.
-	wantFaults(t, "limits: {max_visitors: 13, stay_secs: 1}", "g.yaml:1:39: limits.stay_secs: 1 is out of range")
+	// One fault does not hide another, and makes none: of a value that is not
+	// good the struct sees the default.
+	wantFaults(t, "limits: {max_visitors: 13, stay_secs: 1}",
+		"g.yaml:1:24: limits.max_visitors: 13 brings bad luck", "g.yaml:1:39: limits.stay_secs: 1 is out of range")
+	wantFaults(t, "limits: {max_visitors: thirteen, stay_secs: 60}", `g.yaml:1:24: limits.max_visitors: "thirteen"`)
+	wantFaults(t, "beds:\n  - plant: nettle\n    light: shad\n", "g.yaml:2:12: beds[0].plant: nettles sting", `g.yaml:3:12: beds[0].light: "shad"`)
 }
 
 func TestAllFaultsInOneGoSortedByPlace(t *testing.T) {

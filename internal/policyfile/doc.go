@@ -24,10 +24,12 @@
 // A key that is not written takes its default or, where another key has moved
 // its range, the nearest value of the range; only written values are refused.
 // A struct with a method Validate() error is asked after its fields were
-// decoded without fault; errors.Join of several errors gives several faults, and
-// an error with a method PolicyKey() string (a dotted path below the struct:
-// "addresses[0]") is reported at that key's position. Validate is asked for
-// sections that are not written too: the program runs with their values.
+// decoded; errors.Join of several errors gives several faults, and an error with
+// a method PolicyKey() string (a dotted path below the struct: "addresses[0]")
+// is reported at that key's position. A key that has a fault of its own already
+// stands at its default then, and what Validate says of it is dropped, so that
+// one fault neither hides nor makes others. Validate is asked for sections that
+// are not written too: the program runs with their values.
 //
 // # The YAML that is understood
 //

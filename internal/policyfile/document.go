@@ -129,12 +129,14 @@ func (d *Document) place(key string) position {
 	return position{1, 1}
 }
 
-// validate asks a struct that judges itself.
+// validate asks a struct that judges itself. Its word does not count for keys
+// that have a fault already: it saw a stand-in for their value.
 func (d *decoder) validate(v reflect.Value, path string) {
 	judge, ok := v.Addr().Interface().(interface{ Validate() error })
 	if !ok {
 		return
 	}
+	var found Faults
 	for _, err := range split(judge.Validate()) {
 		key, text := path, strings.Join(strings.Fields(err.Error()), " ")
 		if keyed, ok := errors.AsType[interface {
@@ -145,8 +147,11 @@ func (d *decoder) validate(v reflect.Value, path string) {
 			// An error that reads well alone begins with its key, as a fault does.
 			text = strings.TrimPrefix(text, keyed.PolicyKey()+": ")
 		}
-		d.doc.Fault(key, "%s", text)
+		if d.doc.Clean(key) {
+			found = append(found, d.doc.place(key).fault(d.doc.file, key, text))
+		}
 	}
+	d.doc.faults = append(d.doc.faults, found...)
 }
 
 // split takes errors.Join apart.

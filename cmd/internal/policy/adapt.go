@@ -29,6 +29,7 @@ func (p *Policy) adapt(doc *policyfile.Document) {
 	if !doc.Clean("relay") {
 		return
 	}
+	edgeOnly := p.Relay.InProcess
 	for name, u := range p.Upstreams {
 		if p.Relay.InProcess && !doc.Written(upstreamKey(name, "addresses")) {
 			u.Addresses = []string{dialable(p.Relay.Bind)}
@@ -37,9 +38,12 @@ func (p *Policy) adapt(doc *policyfile.Document) {
 			p.adaptPair(doc, name, &u)
 		}
 		p.Upstreams[name] = u
+		if p.leadsToRelay(u) && u.ClientAddress == "none" {
+			edgeOnly = true
+		}
 	}
-	if p.Relay.InProcess {
-		// Every connection comes from the edge, which has capped the clients already.
+	if edgeOnly {
+		// All connections look like the edge's, which has capped the clients already.
 		if !doc.Written("relay.limits.max_connections_per_ip") {
 			p.Relay.Limits.MaxConnectionsPerIP = 0
 		}

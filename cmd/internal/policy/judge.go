@@ -28,19 +28,23 @@ func (j *judgement) fault(key, format string, args ...any) {
 	j.faults = append(j.faults, finding{key, fmt.Sprintf(format, args...)})
 }
 
-// judge holds the sections against each other. A section with faults of its
-// own is left out: what would follow from it is not known.
+// clean reports whether a key of a listener can be held against others.
+func (j *judgement) clean(listener int, key string) bool {
+	return j.doc.Clean(fmt.Sprintf("listeners[%d].%s", listener, key))
+}
+
+// judge holds the sections against each other. What has faults of its own is
+// left out: what would follow from it is not known.
 func (p *Policy) judge(doc *policyfile.Document) {
 	j := &judgement{Policy: p, doc: doc}
-	if doc.Clean("listeners") {
-		j.names()
-		if doc.Clean("upstreams") {
-			j.routes()
-		}
-		if doc.Clean("certificates") {
-			j.certificates()
-		}
+	j.names()
+	if len(p.Upstreams) > 0 { // their names are known, whatever is wrong inside
+		j.routes()
 	}
+	if doc.Clean("certificates") {
+		j.certificates()
+	}
+	j.loops()
 	j.sockets()
 	if doc.Clean("listeners") && doc.Clean("upstreams") && doc.Clean("relay") {
 		j.relayPath()
@@ -53,6 +57,9 @@ func (p *Policy) judge(doc *policyfile.Document) {
 func (j *judgement) names() {
 	first := map[string]int{}
 	for i, l := range j.Listeners {
+		if !j.clean(i, "name") {
+			continue
+		}
 		at, twice := first[l.Name]
 		if !twice {
 			first[l.Name] = i
@@ -66,7 +73,7 @@ func (j *judgement) names() {
 func (j *judgement) routes() {
 	names := slices.Sorted(maps.Keys(j.Upstreams))
 	for i, l := range j.Listeners {
-		if _, ok := j.Upstreams[l.Upstream]; ok {
+		if _, ok := j.Upstreams[l.Upstream]; ok || !j.clean(i, "upstream") {
 			continue
 		}
 		meant := ""
@@ -78,12 +85,29 @@ func (j *judgement) routes() {
 	}
 }
 
+// loops finds upstreams that lead back to a listener: a connection would go
+// round until the descriptors are gone.
+func (j *judgement) loops() {
+	for _, name := range slices.Sorted(maps.Keys(j.Upstreams)) {
+		key := upstreamKey(name, "addresses")
+		if !j.doc.Clean(key) {
+			continue
+		}
+		for i, l := range j.Listeners {
+			if j.clean(i, "bind") && slices.ContainsFunc(j.Upstreams[name].Addresses, func(a string) bool { return overlap(a, l.Bind) }) {
+				j.fault(key, "leads back to listeners[%d] (%s); write the relay's own address", i, l.Bind)
+				break
+			}
+		}
+	}
+}
+
 func (j *judgement) certificates() {
 	if len(j.Certificates.Files) > 0 || len(j.Certificates.SelfIssued) > 0 {
 		return
 	}
 	for i, l := range j.Listeners {
-		if l.TLS == "terminate" {
+		if l.TLS == "terminate" && j.clean(i, "tls") {
 			j.fault(fmt.Sprintf("listeners[%d].tls", i),
 				"terminate needs a certificate; write certificates.files, or certificates.self_issued for development, or tls: none here")
 		}
@@ -96,21 +120,21 @@ type socket struct{ key, bind string }
 // sockets finds addresses that two sockets of this policy would fight for.
 func (j *judgement) sockets() {
 	var sockets []socket
-	add := func(section, key, bind string) {
-		if j.doc.Clean(section) {
+	add := func(key, bind string) {
+		if j.doc.Clean(key) {
 			sockets = append(sockets, socket{key, bind})
 		}
 	}
 	for i, l := range j.Listeners {
-		add(fmt.Sprintf("listeners[%d]", i), fmt.Sprintf("listeners[%d].bind", i), l.Bind)
+		add(fmt.Sprintf("listeners[%d].bind", i), l.Bind)
 	}
 	if j.Metrics.Enabled && len(j.Listeners) > 0 {
-		add("metrics", "metrics.bind_addr", j.Metrics.BindAddr)
+		add("metrics.bind_addr", j.Metrics.BindAddr)
 	}
 	if j.relayWritten {
-		add("relay", "relay.bind", j.Relay.Bind)
+		add("relay.bind", j.Relay.Bind)
 		if j.Relay.Metrics.Enabled && !j.Relay.InProcess {
-			add("relay", "relay.metrics.bind_addr", j.Relay.Metrics.BindAddr)
+			add("relay.metrics.bind_addr", j.Relay.Metrics.BindAddr)
 		}
 	}
 	for i, s := range sockets {

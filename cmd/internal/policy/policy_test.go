@@ -59,6 +59,8 @@ func TestSectionsTogether(t *testing.T) {
 			[]string{"p.yaml:1:9: relay.bnid: unknown key; did you mean bind?"}},
 		{"equal names", "listeners:\n  - {name: a, bind: \":1\", tls: none}\n  - {name: a, bind: \":2\", tls: none}",
 			[]string{`p.yaml:3:12: listeners[1].name: "a" is the name of listeners[0] in line 2 already`}},
+		{"an upstream that leads back", "listeners: [{name: a, bind: \"[::]:7\", tls: none}]\nupstreams: {relay: {addresses: [\"127.0.0.1:7\"]}}",
+			[]string{"p.yaml:2:21: upstreams.relay.addresses: leads back to listeners[0] ([::]:7)"}},
 		{"equal binds", "listeners: [{name: a, bind: \"[::1]:7\", tls: none}, {name: b, bind: \"[0:0::1]:7\", tls: none}]",
 			[]string{`p.yaml:1:68: listeners[1].bind: "[0:0::1]:7" is taken by listeners[0].bind ([::1]:7)`}},
 		{"all addresses take each one's port", "listeners: [{name: a, bind: \"[::]:7\", tls: none}, {name: b, bind: \"192.0.2.1:7\", tls: none}]",
@@ -98,6 +100,9 @@ func TestSectionsTogether(t *testing.T) {
 			[]string{"p.yaml:3:1: relay.proxy_protocol: the upstream relay sends a PROXY v2 header that this relay does not expect"}},
 		{"its own process, another upstream", edge + "relay: {}\nupstreams: {relay: {addresses: [\"127.0.0.1:1\"]}}", nil},
 		{"an upstream that no listener uses", edge + "relay: {}\nupstreams: {relay: {addresses: [\"127.0.0.1:1\"]}, spare: {}}", nil},
+		{"faults within one listener and between all", "listeners: [{name: a, bind: \":1\", tls: non}, {name: a, bind: \":1\", tls: none, upstream: realy}]\nupstreams: {relay: {client_address: x, addresses: [a, b]}}",
+			[]string{"p.yaml:1:40: listeners[0].tls: ", "p.yaml:1:53: listeners[1].name: ", "p.yaml:1:62: listeners[1].bind: ", "p.yaml:1:89: listeners[1].upstream: ",
+				"p.yaml:2:37: upstreams.relay.client_address: ", "p.yaml:2:40: upstreams.relay.addresses: "}},
 		{"faults of sections and between them together", "engine: fast\nlisteners: [{name: a, bind: \":1\", tls: none}, {name: a, bind: \":1\", tls: none}]",
 			[]string{"p.yaml:1:9: engine: ", "p.yaml:2:54: listeners[1].name: ", "p.yaml:2:63: listeners[1].bind: "}},
 	} {
@@ -133,6 +138,10 @@ func TestUnwrittenKeysFollowTheRelay(t *testing.T) {
 	p = mustLoad(t, edge+"relay: {in_process: true, limits: {max_connections_per_ip: 3, max_connections_per_ipv6_48: 4}}")
 	if p.Relay.Limits.MaxConnectionsPerIP != 3 || p.Relay.Limits.MaxConnectionsPerIPv648 != 4 {
 		t.Error("written caps were changed")
+	}
+	p = mustLoad(t, edge+"relay: {}\nupstreams: {relay: {client_address: none}}")
+	if p.Relay.Limits.MaxConnectionsPerIP != 0 || p.Relay.Limits.MaxConnectionsPerIPv648 != 0 {
+		t.Error("a relay that is not told who the client is caps the edge's address")
 	}
 	if p = mustLoad(t, "relay: {}"); p.Relay.ProxyProtocol || p.Relay.Limits.MaxConnectionsPerIP != 64 {
 		t.Error("a relay of its own process lost its defaults")

@@ -4,9 +4,11 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"runtime"
@@ -80,7 +82,7 @@ func ServeMetrics(ctx context.Context, cfg telemetry.Config, options telemetry.O
 	}
 	ln, err := telemetry.Listen(cfg)
 	if err != nil {
-		options.Log.Error(err.Error())
+		options.Log.Error(err.Error() + "; the service goes on without metrics: free the address, or write another metrics.bind_addr")
 		return "", nil
 	}
 	go func() {
@@ -89,6 +91,24 @@ func ServeMetrics(ctx context.Context, cfg telemetry.Config, options telemetry.O
 		}
 	}()
 	return ln.Addr().String(), nil
+}
+
+// Listen listens on a TCP address; its error says what to do.
+func Listen(network, address string) (net.Listener, error) {
+	ln, err := net.Listen(network, address)
+	if err == nil {
+		return ln, nil
+	}
+	errno, _ := errors.AsType[syscall.Errno](err)
+	hint := map[syscall.Errno]string{
+		syscall.EADDRINUSE:    "another process listens there; stop it, or choose another address",
+		syscall.EACCES:        "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE",
+		syscall.EADDRNOTAVAIL: "this machine has no such address",
+	}[errno]
+	if hint == "" {
+		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
+	}
+	return nil, fmt.Errorf("cannot listen on %s: %w; %s", address, errno, hint)
 }
 
 // PolicyFlag adds the flag that names the policy file.
@@ -125,7 +145,7 @@ func CheckCommand(need func(*policy.Policy) error) *cobra.Command {
 				_, err = c.OutOrStdout().Write(policy.Effective(p))
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "%s: ok\n", file)
+			fmt.Fprintf(c.OutOrStdout(), "%s: ok (the file alone: what it names was not opened)\n", file)
 			return nil
 		},
 	}

@@ -1,0 +1,105 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/internal/telemetry"
+)
+
+// What the log section allows is what the logger takes.
+func TestLogger(t *testing.T) {
+	for _, level := range []string{"debug", "info", "warn", "error"} {
+		for _, format := range []string{"text", "json"} {
+			var out bytes.Buffer
+			log := Logger(policy.Log{Level: level, Format: format}, &out)
+			for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+				log.Log(t.Context(), l, l.String())
+			}
+			first, _, _ := strings.Cut(out.String(), "\n")
+			if !strings.Contains(first, strings.ToUpper(level)) || strings.HasPrefix(first, "{") != (format == "json") {
+				t.Errorf("level %s, format %s begin with %s", level, format, first)
+			}
+		}
+	}
+}
+
+// The first signal ends serve's context and waits for it, the second does not wait.
+func TestUntilSignal(t *testing.T) {
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	failed := errors.New("failed")
+
+	if err := UntilSignal(t.Context(), log, func(context.Context) error { return failed }); err != failed {
+		t.Errorf("without a signal: %v", err)
+	}
+	err = UntilSignal(t.Context(), log, func(ctx context.Context) error {
+		self.Signal(syscall.SIGTERM)
+		<-ctx.Done()
+		return failed
+	})
+	if err != failed {
+		t.Errorf("after one signal: %v", err)
+	}
+	hang := make(chan struct{})
+	defer close(hang)
+	err = UntilSignal(t.Context(), log, func(ctx context.Context) error {
+		self.Signal(syscall.SIGTERM)
+		<-ctx.Done()
+		self.Signal(syscall.SIGINT)
+		<-hang
+		return failed
+	})
+	if err != nil {
+		t.Errorf("after two signals: %v", err)
+	}
+}
+
+func TestListenSaysWhatToDo(t *testing.T) {
+	ln, err := Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for address, want := range map[string]string{
+		ln.Addr().String(): "another process listens there",
+		"192.0.2.1:1":      "this machine has no such address",
+		"127.0.0.1:99999":  "cannot listen on 127.0.0.1:99999: ",
+	} {
+		if _, err := Listen("tcp4", address); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", address, err, want)
+		}
+	}
+}
+
+// A taken metrics port is logged with what to do, and does not stop the service.
+func TestServeMetricsGoesOnWithout(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	var out bytes.Buffer
+	cfg := telemetry.Config{Enabled: true, BindAddr: taken.Addr().String(), Namespace: "relayedge"}
+	options := telemetry.Options{Log: slog.New(slog.NewTextHandler(&out, nil))}
+	addr, err := ServeMetrics(t.Context(), cfg, options)
+	if addr != "" || err != nil || !strings.Contains(out.String(), "metrics.bind_addr") || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("%q, %v; log: %s", addr, err, out.String())
+	}
+	out.Reset()
+	cfg.Enabled = false
+	if addr, err := ServeMetrics(t.Context(), cfg, options); addr != "" || err != nil || out.Len() != 0 {
+		t.Errorf("disabled: %q, %v; log: %s", addr, err, out.String())
+	}
+}
