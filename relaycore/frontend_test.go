@@ -175,6 +175,31 @@ func TestHeaderRefused(t *testing.T) {
 	}
 }
 
+// However the header and what follows are cut, the client is the same and the stream is whole.
+func TestHeaderCutAnywhere(t *testing.T) {
+	session := [32]byte{7}
+	bubble(t, func(c *Config) { proxied(c); c.Limits.MaxConnectionsPerIP = 1 }, func(t *testing.T, w *world) {
+		stream := append(header(t, "192.0.2.10:51000", proxyheader.TLV{Type: 228, Value: session[:]}), upgradeRequest...)
+		stream = append(stream, wireFrame(wire.Hello{Version: wire.Version})...)
+		for cut := range len(stream) {
+			p := w.dial(frontEnd)
+			p.write(stream[:cut])
+			synctest.Wait()
+			p.write(stream[cut:])
+			if r := p.response(); r.StatusCode != http.StatusSwitchingProtocols {
+				t.Fatalf("cut at %d: status %d", cut, r.StatusCode)
+			}
+			p.listen()
+			p.nonce = want[wire.Welcome](p).Nonce
+			p.send(wire.NewPublish(newKey(1), nil, p.nonce, session))
+			want[wire.Published](p)
+			w.refusedBehind("192.0.2.10:1") // its host is the header's
+			p.nc.Close()
+			synctest.Wait()
+		}
+	})
+}
+
 // The trusted networks are matched by address, however the peer's is written.
 func TestTrustByAddress(t *testing.T) {
 	bubble(t, func(c *Config) {

@@ -11,9 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"relayedge/internal/memconn"
 	"relayedge/relaycore"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // spec/003: clients send a keepalive every 22 to 38 seconds. A session that
 // says nothing else lives by it, and ends without it.
