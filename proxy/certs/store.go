@@ -6,8 +6,8 @@
 // connection: it answers ErrUnknownName or ErrUnavailable, and the caller acts.
 //
 // The certificate for a client hello:
-//   - a server name is matched without regard to case, with or without a final
-//     dot; a certificate that holds the very name comes before one that covers it
+//   - a server name is matched without regard to case (and to a final
+//     dot, which crypto/tls itself refuses); a certificate that holds the very name comes before one that covers it
 //     by a wildcard, which stands for exactly one label;
 //   - no server name, or the text of an IP address, gets the first configured
 //     certificate: the first of files, or else our own;
