@@ -38,6 +38,7 @@ var update = flag.Bool("update", false, "rewrite the golden files of the scripts
 //	hold NAME ADDRESS                  open a TLS connection and keep it
 //	[!] echoes NAME                    write on the held connection and read the same back
 //	refuses ADDRESS                    wait until nothing listens at ADDRESS
+//	hears-end NAME                     read the held connection to its end, and close it
 //	release NAME                       close it
 //	certificate                        write fullchain.pem and privkey.pem for localhost
 //	expand FILE                        replace $VAR in the file by its value
@@ -70,6 +71,7 @@ func TestScripts(t *testing.T) {
 			"hold":         takes(2, hold),
 			"echoes":       echoes,
 			"refuses":      takes(1, refuses),
+			"hears-end":    takes(1, hearsEnd),
 			"release":      takes(1, release),
 			"certificate":  takes(0, certificate),
 			"expand":       takes(1, expand),
@@ -260,6 +262,18 @@ func refuses(ts *testscript.TestScript, args []string) {
 		}
 		return nil
 	}))
+}
+
+func hearsEnd(ts *testscript.TestScript, args []string) {
+	conn := stageOf(ts).held[args[0]]
+	if conn == nil {
+		ts.Fatalf("no connection %s is held", args[0])
+	}
+	conn.SetDeadline(time.Now().Add(patience))
+	if _, err := io.Copy(io.Discard, conn); isTimeout(err) {
+		ts.Fatalf("the connection %s does not end", args[0])
+	}
+	release(ts, args)
 }
 
 func release(ts *testscript.TestScript, args []string) {
