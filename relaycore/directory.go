@@ -243,9 +243,6 @@ func (d *directory) open(c *session, mirror *request) asked {
 	}
 	d.pairs[mirror.pair], d.pairs[mirror.pair.mirror()] = ct, ct
 	d.forget(mirror)
-	if own := d.requests[mirror.pair.mirror()]; own != nil {
-		d.forget(own)
-	}
 	return asked{circuit: id, mirror: mirror.asker, mirrorID: mirror.id}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -149,57 +150,125 @@ func TestSlotIsFreeAtOnce(t *testing.T) {
 // faulty is a connection whose methods panic once they are told to.
 type faulty struct {
 	net.Conn
-	read, write bool
-}
-
-func (f *faulty) SetReadDeadline(t time.Time) error {
-	if f.read && time.Until(t) > time.Minute {
-		panic("reading is broken")
-	}
-	return f.Conn.SetReadDeadline(t)
+	read, write, ending atomic.Bool
+	writeBy             time.Time // the latest write deadline
 }
 
 func (f *faulty) Read(b []byte) (int, error) {
-	if f.read {
+	if f.read.Load() {
 		panic("reading is broken")
 	}
 	return f.Conn.Read(b)
 }
 
 func (f *faulty) Write(b []byte) (int, error) {
-	if f.write && b[0] == 0x82 {
+	if f.write.Load() && b[0] == 0x82 {
 		panic("writing is broken")
 	}
 	return f.Conn.Write(b)
 }
 
+func (f *faulty) SetDeadline(t time.Time) error {
+	f.writeBy = t
+	return f.Conn.SetDeadline(t)
+}
+
+func (f *faulty) SetWriteDeadline(t time.Time) error {
+	if f.ending.Load() && time.Until(t) == lastWords {
+		panic("the end is broken")
+	}
+	f.writeBy = t
+	return f.Conn.SetWriteDeadline(t)
+}
+
+// through lets a client in on a faulty connection.
+func (w *world) through(f *faulty) *peer {
+	near, far := memconn.Pipe(netip.MustParseAddrPort("203.0.113.77:1"), netip.MustParseAddrPort("127.0.0.1:7777"))
+	f.Conn = far
+	lease, _ := w.s.gate.Admit(netip.MustParseAddr("203.0.113.77"), time.Now())
+	w.s.count.open.Add(1)
+	w.s.running.Go(func() { w.s.connection(f, lease, time.Now()) })
+	return w.adopt(near)
+}
+
+// The upgrade's deadlines end with it.
+func TestUpgradeLeavesNoDeadline(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *world) {
+		var f faulty
+		w.through(&f).upgrade()
+		synctest.Wait()
+		if !f.writeBy.IsZero() {
+			t.Fatalf("writing ends at %v", f.writeBy)
+		}
+	})
+}
+
+// The last words to a client that reads nothing take no longer than they may.
+func TestLastWordsAreBounded(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b := w.member(1), w.member(2)
+		w.stuffed(a, b, 1226)
+		newer := w.member(2)
+		synctest.Wait()
+		if n := w.s.count.open.Load(); n != 3 {
+			t.Fatalf("%d connections are open", n)
+		}
+		time.Sleep(lastWords)
+		synctest.Wait()
+		if n := w.s.count.open.Load(); n != 2 {
+			t.Fatalf("%d connections are open", n)
+		}
+		newer.quiet()
+	})
+}
+
 // spec/003: a fault in one connection closes only that connection (task_panic).
 func TestPanicIsContained(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		conn faulty
-		act  func(p *peer)
+		name   string
+		act    func(w *world, f *faulty, p *peer)
+		widows bool
 	}{
-		{"before the session", faulty{read: true}, func(*peer) {}},
-		{"writer", faulty{write: true}, func(p *peer) {
-			p.write([]byte(upgradeRequest))
-			p.response()
+		{"before the session", func(w *world, f *faulty, p *peer) {
+			synctest.Wait()
+			f.read.Store(true)
+			p.write([]byte("G"))
+			io.Copy(io.Discard, p.nc)
+		}, false},
+		{"reader", func(w *world, f *faulty, p *peer) {
+			f.read.Store(true)
+			p.send(wire.Keepalive{})
+			p.end()
+		}, true},
+		{"writer", func(w *world, f *faulty, p *peer) {
+			f.write.Store(true)
 			p.send(wire.Hello{Version: wire.Version})
-		}},
+			p.end()
+		}, true},
+		{"ending", func(w *world, f *faulty, p *peer) {
+			f.ending.Store(true)
+			p.write(masked(0x88, nil))
+			p.end()
+		}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble(t, nil, func(t *testing.T, w *world) {
 				honest := w.member(1)
-				near, far := memconn.Pipe(netip.MustParseAddrPort("203.0.113.77:1"), netip.MustParseAddrPort("127.0.0.1:7777"))
-				p := w.adopt(near)
-				tc.conn.Conn = far
-				lease, _ := w.s.gate.Admit(netip.MustParseAddr("203.0.113.77"), time.Now())
-				w.s.count.open.Add(1)
-				w.s.running.Go(func() { w.s.connection(&tc.conn, lease, time.Now()) })
-				tc.act(p)
-				io.Copy(io.Discard, near)
-				synctest.Wait()
+				var f faulty
+				p := w.through(&f)
+				var circuit uint64
+				if tc.widows {
+					p.upgrade().hello()
+					p.publish(2)
+					circuit = w.pairUp(p, honest)
+				}
+				tc.act(w, &f, p)
 				w.wantOnly(ReasonTaskPanic, 1)
+				if tc.widows {
+					if got := want[wire.CircuitClosed](honest); got.Circuit != circuit {
+						t.Fatalf("%+v", got)
+					}
+				}
 				honest.hello()
 				if log := w.log.String(); !strings.Contains(log, "is broken") || strings.Contains(log, "203.0.113.77") {
 					t.Fatalf("log: %s", log)
@@ -207,19 +276,6 @@ func TestPanicIsContained(t *testing.T) {
 			})
 		})
 	}
-	t.Run("reader", func(t *testing.T) {
-		bubble(t, nil, func(t *testing.T, w *world) {
-			honest, p := w.member(1), w.member(2)
-			circuit := w.pairUp(p, honest)
-			w.s.dir.members[identity(p.key)].parser = nil
-			p.send(wire.Keepalive{})
-			p.end()
-			w.wantOnly(ReasonTaskPanic, 1)
-			if got := want[wire.CircuitClosed](honest); got.Circuit != circuit {
-				t.Fatalf("%+v", got)
-			}
-		})
-	})
 }
 
 // At shutdown every session gets 1001, spread out, and who does not leave is cut.
@@ -243,7 +299,7 @@ func TestDrain(t *testing.T) {
 			start := time.Now()
 			w.stop()
 			took := time.Since(start)
-			if most := time.Duration(tc.grace)*time.Second + lastWords; took > most {
+			if most := time.Duration(tc.grace) * time.Second; took > most {
 				t.Fatalf("it took %v", took)
 			}
 			first, last := start.Add(time.Hour), start

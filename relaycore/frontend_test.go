@@ -204,9 +204,9 @@ func TestHeaderCutAnywhere(t *testing.T) {
 func TestTrustByAddress(t *testing.T) {
 	bubble(t, func(c *Config) {
 		proxied(c)
-		c.TrustProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::ffff:10.1.0.0/112")}
+		c.TrustProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::ffff:172.16.0.0/112")}
 	}, func(t *testing.T, w *world) {
-		for _, from := range []string{"10.2.3.4:1", "[::ffff:10.2.3.4]:1", "10.1.0.9:1"} {
+		for _, from := range []string{"10.2.3.4:1", "[::ffff:10.2.3.4]:1", "172.16.0.9:1"} {
 			p := w.dial(from)
 			p.write(header(t, "192.0.2.10:1"))
 			p.upgrade()

@@ -240,6 +240,15 @@ func (q *outbound) overdue() (written time.Time, waiting bool) {
 	return q.pings[0].written, true
 }
 
+// forgive lets the pongs' time begin at now: until then nobody could read them.
+func (q *outbound) forgive(now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range q.pings {
+		q.pings[i].written = now
+	}
+}
+
 // close lets nothing more in. Waiters learn that theirs was not queued. With
 // last, the queue is written out and last after it; without, it is dropped.
 // It reports whether the caller must start a writer, and returns a channel that

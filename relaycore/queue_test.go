@@ -107,24 +107,42 @@ func TestQueueWait(t *testing.T) {
 // big leaves the byte bucket out of a test.
 func big(c *Config) { c.Limits.RateLimitBPS = 1 << 40 }
 
-// Room goes to the senders in the order in which they came to wait for it.
+// Room goes to the senders in the order in which they came to wait for it, even
+// where a later one's message would fit at once.
 func TestQueueOrder(t *testing.T) {
-	bubble(t, big, func(t *testing.T, w *world) {
-		a, b, c := w.member(1), w.member(2), w.member(3)
-		second := w.pairUp(c, b)
-		first, n := w.stuffed(a, b, 1226)
-		a.send(wire.Send{Circuit: first, ID: messageID(n), Payload: make([]byte, 1226)})
-		synctest.Wait()
-		c.send(wire.Send{Circuit: second, ID: messageID(n + 1), Payload: make([]byte, 1226)})
-		synctest.Wait()
-		b.resume()
-		for i := range n + 2 {
-			if got := want[wire.Message](b); got.ID != messageID(i) {
-				t.Fatalf("message %x came as number %d", got.ID[:8], i)
+	for _, payload := range []int{1226, 1 << 20} {
+		bubble(t, big, func(t *testing.T, w *world) {
+			a, b, c := w.member(1), w.member(2), w.member(3)
+			second := w.pairUp(c, b)
+			first, n := w.stuffed(a, b, payload)
+			a.send(wire.Send{Circuit: first, ID: messageID(n), Payload: make([]byte, payload)})
+			synctest.Wait()
+			c.send(wire.Send{Circuit: second, ID: messageID(n + 1), Payload: make([]byte, 10)})
+			synctest.Wait()
+			b.resume()
+			for i := range n + 2 {
+				if got := want[wire.Message](b); got.ID != messageID(i) {
+					t.Fatalf("message %x came as number %d", got.ID[:8], i)
+				}
 			}
+			want[wire.MessageAck](a)
+			want[wire.MessageAck](c)
+		})
+	}
+}
+
+// A sender whose session ends while it waits does not wait on.
+func TestSenderEndsWhileItWaits(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b := w.member(1), w.member(2)
+		circuit, n := w.stuffed(a, b, 1226)
+		a.send(wire.Send{Circuit: circuit, ID: messageID(n), Payload: make([]byte, 1226)})
+		synctest.Wait()
+		start := time.Now()
+		w.member(1)
+		if _, text, at := a.end(); text != "replaced" || at != start {
+			t.Fatalf("closed with %q after %v", text, at.Sub(start))
 		}
-		want[wire.MessageAck](a)
-		want[wire.MessageAck](c)
 	})
 }
 

@@ -50,7 +50,6 @@ var (
 	endOversized    = ending{ReasonOversizedFrame, websocket.CodeTooBig, "oversized_frame"}
 	endSlowConsumer = ending{reason: ReasonSlowConsumer}
 	endWriterStall  = ending{reason: ReasonWriterStall}
-	endPanic        = ending{reason: ReasonTaskPanic}
 	endReplaced     = ending{code: codeReplaced, text: "replaced"}
 	endDrain        = ending{code: websocket.CodeGoingAway, text: "drain"}
 	endVersion      = ending{code: websocket.CodeProtocolError, text: "version"}
@@ -174,7 +173,8 @@ func (c *session) run(rest []byte) {
 func (c *session) contain() {
 	if fault := recover(); fault != nil {
 		c.server.panicked(fault)
-		c.end(endPanic)
+		c.server.count.reject(ReasonTaskPanic)
+		c.end(gone)
 	}
 }
 
@@ -241,6 +241,7 @@ func (c *session) hold() bool {
 		now := time.Now()
 		if !c.pausedUntil.IsZero() && !now.Before(c.pausedUntil) {
 			c.pausedUntil, c.lastMessage = time.Time{}, now
+			c.out.forgive(now)
 			continue
 		}
 		until := c.tick(now, false)
@@ -255,6 +256,7 @@ func (c *session) hold() bool {
 		case <-timer.C:
 		case <-roomy:
 			c.lastMessage = time.Now()
+			c.out.forgive(c.lastMessage)
 		case <-c.done:
 		}
 		timer.Stop()
@@ -263,7 +265,7 @@ func (c *session) hold() bool {
 }
 
 // tick does what is due at now and returns when something is due next. A
-// session that is not read cannot be idle.
+// session that is not read cannot be idle, nor can its pongs be late.
 func (c *session) tick(now time.Time, reading bool) (next time.Time) {
 	l := &c.server.cfg.Limits
 	if !reading {
@@ -281,6 +283,9 @@ func (c *session) tick(now time.Time, reading bool) (next time.Time) {
 		if by.Before(next) {
 			next = by
 		}
+	}
+	if !reading {
+		return next
 	}
 	if written, waiting := c.out.overdue(); waiting {
 		by := written.Add(pongLate)

@@ -74,6 +74,17 @@ func TestReadByReadiness(t *testing.T) {
 	}
 }
 
+// recorded is a TCP connection that remembers its write deadline.
+type recorded struct {
+	*net.TCPConn
+	writeBy time.Time
+}
+
+func (r *recorded) SetWriteDeadline(t time.Time) error {
+	r.writeBy = t
+	return r.TCPConn.SetWriteDeadline(t)
+}
+
 // A real socket is written as far as it takes, then waits; closeAt ends a write that waits already.
 func TestWriteByReadiness(t *testing.T) {
 	if !readinessWorks {
@@ -81,7 +92,8 @@ func TestWriteByReadiness(t *testing.T) {
 	}
 	near, far := loopback(t)
 	var s socket
-	s.init(far)
+	record := &recorded{TCPConn: far}
+	s.init(record)
 	w := writerPool.Get().(*writer)
 	sent := bytes.Repeat([]byte("abcdefgh"), 2<<20)
 	written := make(chan error, 1)
@@ -94,7 +106,9 @@ func TestWriteByReadiness(t *testing.T) {
 	if err := <-written; err != nil {
 		t.Fatal(err)
 	}
-	// The deadline of that wait is gone.
+	if !record.writeBy.IsZero() {
+		t.Fatal("the deadline of that wait is still there")
+	}
 	if err := w.writeAll(&s, []byte("more")); err != nil {
 		t.Fatal(err)
 	}

@@ -298,6 +298,17 @@ func TestPongTime(t *testing.T) {
 			}
 		})
 	})
+	t.Run("the latest pong answers the earlier pings", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, w *world) {
+			p := w.member(1)
+			p.pongs.Store(false)
+			first, second := <-p.frames, <-p.frames
+			p.write(masked(0x8a, second.payload))
+			p.pongs.Store(true)
+			time.Sleep(time.Until(first.at.Add(2 * pongLate)))
+			p.quiet()
+		})
+	})
 	t.Run("counted from the write", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, w *world) {
 			a, b := w.member(1), w.member(2)
@@ -433,5 +444,31 @@ func TestRateLimit(t *testing.T) {
 		if n := w.rejected(ReasonRateLimit); n < 1 {
 			t.Fatal("the pause was not counted")
 		}
+	})
+}
+
+// While the relay does not read a client, that one is neither idle nor are its pongs late.
+func TestThrottledIsNotIdle(t *testing.T) {
+	bubble(t, func(c *Config) {
+		c.Limits.RateLimitBPS, c.Limits.MaxMessageBytes, c.Limits.ConnectionTimeoutSecs = 1024, 64<<10, 60
+	}, func(t *testing.T, w *world) {
+		p := w.member(1)
+		time.Sleep(30 * time.Second) // a ping came and was answered, or comes in the pause
+		p.send(wire.Keepalive{})
+		p.pongs.Store(false)
+		big := wire.Send{Payload: make([]byte, 64<<10-wire.SendHead)}
+		start := time.Now()
+		for range 3 {
+			p.send(big)
+			want[wire.Error](p)
+		}
+		p.pongs.Store(true)
+		p.hello()
+		if paused := time.Since(start); paused < 2*time.Minute {
+			t.Fatalf("read again after %v", paused)
+		}
+		time.Sleep(59 * time.Second)
+		p.quiet()
+		w.wantOnly(ReasonRateLimit, w.rejected(ReasonRateLimit))
 	})
 }
