@@ -139,8 +139,8 @@ func TestSenderEndsWhileItWaits(t *testing.T) {
 		a.send(wire.Send{Circuit: circuit, ID: messageID(n), Payload: make([]byte, 1226)})
 		synctest.Wait()
 		start := time.Now()
-		w.member(1)
-		if _, text, at := a.end(); text != "replaced" || at != start {
+		w.s.dir.members[identity(a.key)].end(endDrain)
+		if _, text, at := a.end(); text != "drain" || at != start {
 			t.Fatalf("closed with %q after %v", text, at.Sub(start))
 		}
 	})
