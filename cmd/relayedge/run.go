@@ -38,7 +38,7 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
   relayedge run -c config.yaml
   relayedge run --listen 0.0.0.0:443 --upstream 127.0.0.1:7777 --cert fullchain.pem --key privkey.pem
   relayedge run --listen 127.0.0.1:9443 --upstream 127.0.0.1:7777 --client-address none`,
-		Args: cobra.NoArgs,
+		Args: service.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			p, err := choosePolicy(c, file, &quick)
 			if err != nil {
