@@ -24,7 +24,8 @@ type Server struct {
 	gate     *admission.Gate
 	dir      *directory
 	byteRate admission.Rate
-	bound    bool // a proof must be bound to the TLS session
+	trust    admission.Networks // whose PROXY header is believed
+	bound    bool               // a proof must be bound to the TLS session
 	count    counters
 	lingers  slots
 	running  sync.WaitGroup // every goroutine of a connection
@@ -62,6 +63,7 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 			N: int64(l.RateLimitBPS), Per: time.Second,
 			Burst: int64(max(l.RateLimitBPS, l.MaxMessageBytes)),
 		},
+		trust:   admission.NewNetworks(cfg.TrustProxyFrom),
 		bound:   cfg.ProxyProtocol && cfg.RequireChannelBinding,
 		lingers: slots{most: maxLingers},
 		conns:   make(map[net.Conn]*session),
@@ -130,7 +132,7 @@ func (s *Server) accept(ctx context.Context, ln net.Listener) error {
 func (s *Server) admit(nc net.Conn, now time.Time) (*admission.Lease, Reason) {
 	addr := peerAddr(nc)
 	if s.cfg.ProxyProtocol {
-		if addr.IsValid() && !s.trusts(addr) {
+		if addr.IsValid() && !s.trust.Contains(addr) {
 			return nil, ReasonProxyNotLoopback
 		}
 		addr = netip.Addr{}
@@ -146,16 +148,6 @@ func peerAddr(nc net.Conn) netip.Addr {
 		return netip.Addr{}
 	}
 	return tcp.AddrPort().Addr().Unmap().WithZone("")
-}
-
-func (s *Server) trusts(addr netip.Addr) bool {
-	for _, p := range s.cfg.TrustProxyFrom {
-		if p.Contains(addr) || p.Addr().Is4In6() && p.Bits() >= 96 &&
-			netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Contains(addr) {
-			return true
-		}
-	}
-	return false
 }
 
 // enter notes that nc has become a session, and reports false while draining.

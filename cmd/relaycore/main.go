@@ -2,37 +2,24 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"io"
-	"os"
-	"os/signal"
-	"syscall"
-
 	"github.com/spf13/cobra"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/cmd/internal/service"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
+func main() { service.Main(command()) }
 
-// execute runs one command line and returns the exit status.
-func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func command() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "relaycore",
-		Short:         "A relay that stands behind relayedge",
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:   "relaycore",
+		Short: "A relay that stands behind relayedge",
 	}
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	root.AddCommand(runCommand(), checkCommand(), tryCommand(), versionCommand())
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(stderr, err)
-		return 1
-	}
-	return 0
+	root.AddCommand(
+		runCommand(),
+		service.CheckCommand((*policy.Policy).NeedRelay),
+		tryCommand(),
+		service.VersionCommand("relaycore"),
+	)
+	return root
 }

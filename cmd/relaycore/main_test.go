@@ -14,15 +14,17 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"relayedge/cmd/internal/service"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// command runs a command line to its end.
-func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
+// runLine runs a command line to its end.
+func runLine(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	status = execute(t.Context(), args, &out, &errs)
+	status = service.Execute(t.Context(), command(), args, &out, &errs)
 	return status, out.String(), errs.String()
 }
 
@@ -41,7 +43,7 @@ func TestCheck(t *testing.T) {
 		status       int
 		says         string
 	}{
-		{"good", "relay: {bind: \"127.0.0.1:0\"}\n", 0, "good"},
+		{"good", "relay: {bind: \"127.0.0.1:0\"}\n", 0, ": ok"},
 		{"a value out of range", "relay:\n  limits:\n    max_circuits: 1\n", 1, ":3:19: relay.limits.max_circuits: "},
 		{"a public bind", "relay:\n  bind: \"0.0.0.0:7777\"\n", 1, ":2:9: relay.bind: "},
 		{"no relay", "listeners: []\n", 1, "relay: the section is not written"},
@@ -49,19 +51,19 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			file := policyFile(t, tc.policy)
-			status, out, errs := command(t, "check", "-c", file)
+			status, out, errs := runLine(t, "check", "-c", file)
 			if status != tc.status || !strings.Contains(out+errs, tc.says) || !strings.Contains(out+errs, file) {
 				t.Fatalf("status %d, %q, %q", status, out, errs)
 			}
 		})
 	}
-	if status, _, errs := command(t, "check"); status != 1 || !strings.Contains(errs, "config") {
+	if status, _, errs := runLine(t, "check"); status != 1 || !strings.Contains(errs, "relaycore check -c FILE") {
 		t.Fatalf("status %d, %q", status, errs)
 	}
 }
 
 func TestVersion(t *testing.T) {
-	if status, out, _ := command(t, "version"); status != 0 || !strings.HasPrefix(out, "relaycore ") {
+	if status, out, _ := runLine(t, "version"); status != 0 || !strings.HasPrefix(out, "relaycore ") {
 		t.Fatalf("status %d, %q", status, out)
 	}
 }
@@ -72,9 +74,55 @@ func TestTryFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	ln.Close()
-	status, _, errs := command(t, "try", "ws://"+ln.Addr().String()+"/relay")
+	status, _, errs := runLine(t, "try", "ws://"+ln.Addr().String()+"/relay")
 	if status != 1 || !strings.HasPrefix(errs, "connect failed: ") || !strings.Contains(errs, "Nothing listens there") {
 		t.Fatalf("status %d, %q", status, errs)
+	}
+}
+
+// What is no relay's URL, and what answers with something else, is said.
+func TestTrySaysWhatToDo(t *testing.T) {
+	answers := func(response string) string {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ln.Close() })
+		go func() {
+			for {
+				nc, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				nc.Read(make([]byte, 4096))
+				io.WriteString(nc, response)
+				nc.Close()
+			}
+		}()
+		return "ws://" + ln.Addr().String() + "/relay"
+	}
+	for _, tc := range []struct {
+		name string
+		args []string
+		says []string
+	}{
+		{"no URL", nil, []string{"relaycore try takes one argument", "wss://relay.example.org/relay"}},
+		{"an address", []string{"127.0.0.1:8443"}, []string{"is not the URL of a relay", "wss://relay.example.org/relay"}},
+		{"a page's URL", []string{"https://127.0.0.1:8443/relay"}, []string{"is not the URL of a relay"}},
+		{"a TLS port", []string{answers("HTTP/1.1 400 Bad Request\r\nContent-Length: 23\r\n\r\nThis port speaks TLS.\r\n")},
+			[]string{"status 400", `"This port speaks TLS."`, "try wss:// in place of ws://"}},
+		{"another service", []string{answers("HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\n\x1b[2Jno")},
+			[]string{"status 403", `"\x1b[2Jno"`, "proxy_protocol"}},
+		{"no such path", []string{answers("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")}, []string{"status 404", "/relay"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			status, _, errs := runLine(t, append([]string{"try"}, tc.args...)...)
+			for _, want := range tc.says {
+				if status != 1 || !strings.Contains(errs, want) {
+					t.Errorf("status %d, %q; want %q", status, errs, want)
+				}
+			}
+		})
 	}
 }
 
@@ -86,7 +134,7 @@ func TestTryTimeout(t *testing.T) {
 	}
 	defer ln.Close()
 	start := time.Now()
-	status, _, errs := command(t, "try", "--timeout", "100ms", "ws://"+ln.Addr().String()+"/relay")
+	status, _, errs := runLine(t, "try", "--timeout", "100ms", "ws://"+ln.Addr().String()+"/relay")
 	if status != 1 || !strings.Contains(errs, "No answer in time") || time.Since(start) > 10*time.Second {
 		t.Fatalf("status %d after %v, %q", status, time.Since(start), errs)
 	}
@@ -129,11 +177,11 @@ func TestRun(t *testing.T) {
 	defer stop()
 	var log lines
 	status := make(chan int, 1)
-	go func() { status <- execute(ctx, []string{"run", "-c", file}, io.Discard, &log) }()
-	addr := log.find(t, `relay listening" addr=(\S+)`)
-	metrics := log.find(t, `metrics listening" addr=(\S+)`)
+	go func() { status <- service.Execute(ctx, command(), []string{"run", "-c", file}, &log, &log) }()
+	addr := log.find(t, `relay: (\S+),`)
+	metrics := log.find(t, `metrics: http://(\S+)/metrics`)
 
-	if code, out, errs := command(t, "try", "ws://"+addr+"/relay"); code != 0 || !strings.Contains(out, "all well") {
+	if code, out, errs := runLine(t, "try", "ws://"+addr+"/relay"); code != 0 || !strings.Contains(out, "all well") {
 		t.Fatalf("status %d, %q, %q", code, out, errs)
 	}
 	if got := scrape(t, metrics); !strings.Contains(got, "relaycore_circuits_total 1\n") ||
@@ -162,10 +210,10 @@ func TestRunWithoutMetrics(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var log lines
 	status := make(chan int, 1)
-	go func() { status <- execute(ctx, []string{"run", "-c", file}, io.Discard, &log) }()
-	addr := log.find(t, `relay listening" addr=(\S+)`)
+	go func() { status <- service.Execute(ctx, command(), []string{"run", "-c", file}, &log, &log) }()
+	addr := log.find(t, `relay: (\S+),`)
 	log.find(t, `(Metrics endpoint failed on `+regexp.QuoteMeta(taken.Addr().String())+`)`)
-	if code, _, errs := command(t, "try", "ws://"+addr+"/relay"); code != 0 {
+	if code, _, errs := runLine(t, "try", "ws://"+addr+"/relay"); code != 0 {
 		t.Fatal(errs)
 	}
 	stop()
@@ -182,7 +230,7 @@ func TestRunWithoutPort(t *testing.T) {
 	}
 	defer taken.Close()
 	file := policyFile(t, "relay: {bind: \""+taken.Addr().String()+"\"}\n")
-	if status, _, errs := command(t, "run", "-c", file); status != 1 || !strings.Contains(errs, "address already in use") {
+	if status, _, errs := runLine(t, "run", "-c", file); status != 1 || !strings.Contains(errs, "address already in use") {
 		t.Fatalf("status %d, %q", status, errs)
 	}
 }

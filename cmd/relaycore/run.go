@@ -2,18 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"relayedge/cmd/internal/policy"
+	"relayedge/cmd/internal/service"
 	"relayedge/internal/telemetry"
 	"relayedge/relaycore"
 )
@@ -21,39 +17,40 @@ import (
 func runCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
-		Use:   "run",
+		Use:   "run -c FILE",
 		Short: "Run the relay of a policy file until SIGTERM, then drain; a second SIGTERM ends at once",
-		Args:  cobra.NoArgs,
+		Args:  service.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			p, err := policy.Load(file)
+			p, err := service.LoadPolicy(file, (*policy.Policy).NeedRelay)
 			if err != nil {
 				return err
 			}
-			if err := p.NeedRelay(); err != nil {
-				return fmt.Errorf("%s: %w", file, err)
-			}
-			return run(c.Context(), p, c.ErrOrStderr())
+			log := service.Logger(p.Log, c.ErrOrStderr())
+			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
+				return run(ctx, p, log, c.OutOrStdout())
+			})
 		},
 	}
-	policyFlag(c, &file)
+	service.RequirePolicyFlag(c, &file)
 	return c
 }
 
-func policyFlag(c *cobra.Command, file *string) {
-	c.Flags().StringVarP(file, "config", "c", "", "policy file")
-	c.MarkFlagRequired("config")
-}
-
 // run builds everything, then starts everything, and returns when the relay has
-// drained or a second signal came.
-func run(ctx context.Context, p *policy.Policy, stderr io.Writer) error {
-	log := logger(p.Log, stderr)
+// drained. It prints on out where it serves.
+func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer) error {
 	relay, err := relaycore.NewServer(p.Relay, log)
 	if err != nil {
 		return err
 	}
+	socket, err := service.Listen("tcp", p.Relay.Bind)
+	if err != nil {
+		return fmt.Errorf("relay.bind: %w", err)
+	}
+	defer socket.Close()
+	background, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	m := telemetry.Config(p.Relay.Metrics)
-	metrics, err := telemetry.NewServer(telemetry.Options{
+	metrics, err := service.ServeMetrics(background, m, telemetry.Options{
 		Groups:  []telemetry.Group{{Namespace: m.Namespace, Families: relay.Families()}},
 		Process: true,
 		Ready:   relay.Ready,
@@ -62,77 +59,13 @@ func run(ctx context.Context, p *policy.Policy, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ln, err := net.Listen("tcp", p.Relay.Bind)
-	if err != nil {
-		return fmt.Errorf("relay: %w", err)
+	expects := "expecting no PROXY header"
+	if p.Relay.ProxyProtocol {
+		expects = "behind a PROXY v2 header"
 	}
-	log.Info("relay listening", "addr", ln.Addr().String(), "proxy_protocol", p.Relay.ProxyProtocol)
-
-	stopped, stop := context.WithCancel(context.Background())
-	defer stop()
-	if m.Enabled {
-		go serveMetrics(stopped, metrics, m.BindAddr, log)
+	fmt.Fprintf(out, "relay: %s, %s\n", socket.Addr(), expects)
+	if metrics != "" {
+		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
 	}
-	served := make(chan error, 1)
-	go func() { served <- relay.Serve(ctx, ln) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	again := make(chan os.Signal, 1)
-	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(again)
-	select {
-	case err := <-served:
-		return err
-	case <-again:
-		return nil
-	}
-}
-
-// serveMetrics serves until ctx ends. The relay goes on without it.
-func serveMetrics(ctx context.Context, s *telemetry.Server, bind string, log *slog.Logger) {
-	ln, err := net.Listen("tcp", bind)
-	if err == nil {
-		log.Info("metrics listening", "addr", ln.Addr().String())
-		err = s.Serve(ctx, ln)
-	}
-	if err != nil && !errors.Is(err, context.Canceled) {
-		log.Error(fmt.Sprintf("Metrics endpoint failed on %s", bind), "error", err)
-	}
-}
-
-func logger(l policy.Log, w io.Writer) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
-		level = slog.LevelInfo
-	}
-	options := &slog.HandlerOptions{Level: level}
-	if l.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
-	}
-	return slog.New(slog.NewTextHandler(w, options))
-}
-
-func checkCommand() *cobra.Command {
-	var file string
-	c := &cobra.Command{
-		Use:   "check",
-		Short: "Judge a policy file: exit 0 if the relay can run from it, else 1 with every fault",
-		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			p, err := policy.Load(file)
-			if err != nil {
-				return err
-			}
-			if err := p.NeedRelay(); err != nil {
-				return fmt.Errorf("%s: %w", file, err)
-			}
-			fmt.Fprintf(c.OutOrStdout(), "%s: good\n", file)
-			return nil
-		},
-	}
-	policyFlag(c, &file)
-	return c
+	return relay.Serve(ctx, socket)
 }

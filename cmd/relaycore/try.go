@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
-	"runtime"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"relayedge/cmd/internal/service"
 	"relayedge/relaycore/client"
 )
 
@@ -21,7 +19,7 @@ func tryCommand() *cobra.Command {
 		Short: "Hold two sessions that publish, pair and exchange a message through the relay at a URL",
 		Example: "  relaycore try wss://relay.example.org/relay\n" +
 			"  relaycore try --insecure wss://127.0.0.1:8443/relay",
-		Args: cobra.ExactArgs(1),
+		Args: service.OneArg("the URL of a relay, as in wss://relay.example.org/relay"),
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), timeout)
 			defer cancel()
@@ -31,19 +29,4 @@ func tryCommand() *cobra.Command {
 	c.Flags().BoolVar(&insecure, "insecure", false, "accept any certificate, such as one of the edge's own making")
 	c.Flags().DurationVar(&timeout, "timeout", 15*time.Second, "time for everything")
 	return c
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		Run: func(c *cobra.Command, _ []string) {
-			version := "(devel)"
-			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-				version = info.Main.Version
-			}
-			fmt.Fprintf(c.OutOrStdout(), "relaycore %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-		},
-	}
 }

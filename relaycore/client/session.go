@@ -7,9 +7,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,7 +75,7 @@ func Dial(ctx context.Context, url string, o Options) (*Session, error) {
 	})
 	if err != nil {
 		if response != nil && response.StatusCode != http.StatusSwitchingProtocols {
-			return nil, &UpgradeError{Status: response.StatusCode}
+			return nil, &UpgradeError{Status: response.StatusCode, Answer: firstLine(response.Body)}
 		}
 		return nil, err
 	}
@@ -88,10 +91,25 @@ func Dial(ctx context.Context, url string, o Options) (*Session, error) {
 // UpgradeError is an HTTP answer in place of an upgrade.
 type UpgradeError struct {
 	Status int
+	Answer string // the first line of its body, quoted; empty without one
 }
 
 func (e *UpgradeError) Error() string {
-	return fmt.Sprintf("HTTP status %d (%s) in place of a WebSocket upgrade", e.Status, http.StatusText(e.Status))
+	text := fmt.Sprintf("HTTP status %d (%s) in place of a WebSocket upgrade", e.Status, http.StatusText(e.Status))
+	if e.Answer != "" {
+		text += ": " + e.Answer
+	}
+	return text
+}
+
+// firstLine quotes the first line of a body, as much of it as a person reads.
+func firstLine(body io.Reader) string {
+	b, _ := io.ReadAll(io.LimitReader(body, 200))
+	line, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
+	if line == "" {
+		return ""
+	}
+	return strconv.Quote(line)
 }
 
 func (s *Session) hello(ctx context.Context) error {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -20,12 +21,12 @@ import (
 	"relayedge/relaycore/wire"
 )
 
-// Try holds two sessions against whatever stands at url: both publish an
+// Try holds two sessions against whatever stands at the URL target: both publish an
 // identity of the moment, ask for each other, exchange a message each way and
 // leave. It prints a line for each step that worked, and returns an error that
 // names the step that did not and says what to look at.
-func Try(ctx context.Context, url string, cfg *tls.Config, out io.Writer) error {
-	t := trial{ctx: ctx, url: url, tls: cfg, out: out, start: time.Now()}
+func Try(ctx context.Context, target string, cfg *tls.Config, out io.Writer) error {
+	t := trial{ctx: ctx, url: target, tls: cfg, out: out, start: time.Now()}
 	defer func() {
 		for _, s := range t.sessions {
 			if s != nil {
@@ -88,6 +89,9 @@ func (t *trial) identity(i int) wire.Identity {
 }
 
 func (t *trial) connect() (string, error) {
+	if u, err := url.Parse(t.url); err != nil || u.Host == "" || u.Scheme != "ws" && u.Scheme != "wss" {
+		return "", fmt.Errorf("%q is not the URL of a relay; write it as in wss://relay.example.org%s", t.url, wire.Path)
+	}
 	for i := range t.sessions {
 		s, err := Dial(t.ctx, t.url, Options{TLS: t.tls})
 		if err != nil {
@@ -217,6 +221,9 @@ func await[F wire.Frame](ctx context.Context, s *Session) (F, error) {
 // advice says what to look at after err, as far as it shows that.
 func advice(err error) string {
 	if e, ok := errors.AsType[*UpgradeError](err); ok {
+		if strings.Contains(e.Answer, "TLS") {
+			return "TLS is spoken there; try wss:// in place of ws://."
+		}
 		if e.Status == 404 {
 			return "The path of a relay is " + wire.Path + "; is it in the URL, and is a relay behind that address?"
 		}
@@ -248,8 +255,6 @@ func advice(err error) string {
 		return "The relay closed the session; the reason stands above and in its rejections_total metric."
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return "The connection was closed without a word: over a connection cap, no relay behind the front end, or one that waits for a PROXY header which does not come (or does not expect the one that came)."
-	case strings.Contains(err.Error(), "unexpected url scheme"):
-		return "The URL begins with ws:// or wss:// and names the path " + wire.Path + "."
 	}
 	return ""
 }

@@ -21,13 +21,23 @@ import (
 	"relayedge/internal/telemetry"
 )
 
-// Main runs a command line and exits: 0, or 1 with the error on standard error.
+// Main runs the command line of the process and exits.
 func Main(root *cobra.Command) {
+	os.Exit(Execute(context.Background(), root, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Execute runs one command line and returns its exit status: 0, or 1 with the
+// error on stderr.
+func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
-	if err := root.Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(stderr, err)
+		return 1
 	}
+	return 0
 }
 
 // Logger returns the logger of the policy's log section.
@@ -116,6 +126,35 @@ func PolicyFlag(c *cobra.Command, file *string) {
 	c.Flags().StringVarP(file, "config", "c", "", "policy file")
 }
 
+// RequirePolicyFlag is PolicyFlag for a command that does nothing without a file.
+func RequirePolicyFlag(c *cobra.Command, file *string) {
+	PolicyFlag(c, file)
+	c.PreRunE = func(c *cobra.Command, _ []string) error {
+		if *file == "" {
+			return fmt.Errorf("%s needs a policy file: %s -c FILE", c.Name(), c.CommandPath())
+		}
+		return nil
+	}
+}
+
+// OneArg asks for one argument and says what it is.
+func OneArg(what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("%s takes one argument: %s", c.CommandPath(), what)
+		}
+		return nil
+	}
+}
+
+// NoArgs refuses arguments where a file was meant, too.
+func NoArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%s takes no argument %q; a policy file is named by -c FILE", c.CommandPath(), args[0])
+	}
+	return nil
+}
+
 // LoadPolicy reads the policy and asks for what the command needs of it.
 func LoadPolicy(file string, need func(*policy.Policy) error) (*policy.Policy, error) {
 	p, err := policy.Load(file)
@@ -135,7 +174,7 @@ func CheckCommand(need func(*policy.Policy) error) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check -c FILE",
 		Short: "Judge a policy file: exit 0, or 1 with every fault and its place",
-		Args:  cobra.NoArgs,
+		Args:  NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			p, err := LoadPolicy(file, need)
 			if err != nil {
@@ -149,8 +188,7 @@ func CheckCommand(need func(*policy.Policy) error) *cobra.Command {
 			return nil
 		},
 	}
-	PolicyFlag(c, &file)
-	c.MarkFlagRequired("config")
+	RequirePolicyFlag(c, &file)
 	c.Flags().BoolVar(&effective, "effective", false, "print the policy with every default")
 	return c
 }
