@@ -20,8 +20,10 @@ type AcceptBackoff struct {
 
 // Retry reports whether the loop accepts again after err, and how long it
 // pauses before: not at all after a connection that was gone before it was
-// accepted; 5 ms, doubled up to 1 s, while descriptors or memory are wanting
-// or the network of a newcomer fails (Linux reports that at accept).
+// accepted; else 5 ms, doubled up to 1 s. What the system reports at accept
+// passes: a lack of descriptors or memory, a firewall's no, a fault of the
+// newcomer's network, which Linux reports there. Only errors that say that the
+// socket itself is none, or closed, are final.
 func (b *AcceptBackoff) Retry(err error) (pause time.Duration, retry bool) {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -30,12 +32,11 @@ func (b *AcceptBackoff) Retry(err error) (pause time.Duration, retry bool) {
 	switch errno {
 	case syscall.ECONNABORTED:
 		return 0, true
-	case syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
-		syscall.EPROTO, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH:
-		b.pause = min(max(2*b.pause, firstAcceptPause), lastAcceptPause)
-		return b.pause, true
+	case syscall.EBADF, syscall.EINVAL, syscall.ENOTSOCK, syscall.EFAULT:
+		return 0, false
 	}
-	return 0, false
+	b.pause = min(max(2*b.pause, firstAcceptPause), lastAcceptPause)
+	return b.pause, true
 }
 
 // Reset starts the pauses over. The loop calls it after an accept that succeeded.

@@ -161,6 +161,8 @@ func TestListenerOutlivesAcceptErrors(t *testing.T) {
 		{"ENOBUFS", []error{acceptError(syscall.ENOBUFS)}, nil, 5 * ms},
 		{"ENOMEM", []error{acceptError(syscall.ENOMEM)}, nil, 5 * ms},
 		{"EPROTO", []error{acceptError(syscall.EPROTO)}, nil, 5 * ms},
+		{"EPERM", []error{acceptError(syscall.EPERM)}, nil, 5 * ms},
+		{"EOPNOTSUPP", []error{acceptError(syscall.EOPNOTSUPP)}, nil, 5 * ms},
 		{"ENETDOWN", []error{acceptError(syscall.ENETDOWN)}, nil, 5 * ms},
 		{"ENETUNREACH", []error{acceptError(syscall.ENETUNREACH)}, nil, 5 * ms},
 		{"EHOSTDOWN", []error{acceptError(syscall.EHOSTDOWN)}, nil, 5 * ms},
@@ -172,6 +174,9 @@ func TestListenerOutlivesAcceptErrors(t *testing.T) {
 		{"another error", []error{full}, final, 5 * ms},
 		{"closed", nil, net.ErrClosed, 0},
 		{"an errno that no pause mends", nil, acceptError(syscall.EBADF), 0},
+		{"EFAULT", nil, acceptError(syscall.EFAULT), 0},
+		{"ENOTSOCK", nil, acceptError(syscall.ENOTSOCK), 0},
+		{"EINVAL", nil, acceptError(syscall.EINVAL), 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

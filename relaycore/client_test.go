@@ -173,7 +173,7 @@ func TestTryFails(t *testing.T) {
 	}{
 		{"nobody listens", "ws://" + closed.Addr().String() + "/relay", nil, "connect", "Nothing listens there"},
 		{"another path", "ws://" + plain + "/", nil, "connect", "path of a relay is /relay"},
-		{"another server", web.URL + "/relay", nil, "connect", "is a relay behind that address"},
+		{"another server", strings.Replace(web.URL, "http", "ws", 1) + "/relay", nil, "connect", "is a relay behind that address"},
 		{"no TLS there", "wss://" + plain + "/relay", insecure, "connect", "No TLS is spoken there"},
 		{"unknown certificate", frontEnd(t, proxied, &tls.Config{}, true), nil, "connect", "--insecure"},
 		{"the front end sends no binding", frontEnd(t, proxied, &tls.Config{}, false), insecure, "publish", "channel_binding"},

@@ -90,7 +90,7 @@ func (t *trial) identity(i int) wire.Identity {
 
 func (t *trial) connect() (string, error) {
 	if u, err := url.Parse(t.url); err != nil || u.Host == "" || u.Scheme != "ws" && u.Scheme != "wss" {
-		return "", fmt.Errorf("%q is not the URL of a relay; write it as in wss://relay.example.org%s", t.url, wire.Path)
+		return "", fmt.Errorf("%q %w", t.url, errURL)
 	}
 	for i := range t.sessions {
 		s, err := Dial(t.ctx, t.url, Options{TLS: t.tls})
@@ -218,6 +218,8 @@ func await[F wire.Frame](ctx context.Context, s *Session) (F, error) {
 	}
 }
 
+var errURL = errors.New("is not the URL of a relay")
+
 // advice says what to look at after err, as far as it shows that.
 func advice(err error) string {
 	if e, ok := errors.AsType[*UpgradeError](err); ok {
@@ -245,6 +247,8 @@ func advice(err error) string {
 		return "The name does not resolve."
 	}
 	switch {
+	case errors.Is(err, errURL):
+		return "The URL begins with ws:// or wss:// and names the path " + wire.Path + ", as in wss://relay.example.org" + wire.Path + "."
 	case errors.Is(err, errNoExporter):
 		return "Connect by wss:// through the front end, with TLS 1.3."
 	case errors.Is(err, syscall.ECONNREFUSED):
