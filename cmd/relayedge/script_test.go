@@ -43,6 +43,8 @@ var update = flag.Bool("update", false, "rewrite the golden files of the scripts
 //	certificate                        write fullchain.pem and privkey.pem for localhost
 //	expand FILE                        replace $VAR in the file by its value
 //	valid-json FILE                    the file is a JSON object
+//
+// The condition metrics-port-held is that the tests hold 127.0.0.1:9090.
 func TestScripts(t *testing.T) {
 	bin := binFolder(t)
 	testscript.Run(t, testscript.Params{
@@ -58,6 +60,12 @@ func TestScripts(t *testing.T) {
 			example, err := filepath.Abs("../../config.example.yaml")
 			env.Setenv("EXAMPLE", example)
 			return err
+		},
+		Condition: func(condition string) (bool, error) {
+			if condition != "metrics-port-held" {
+				return false, fmt.Errorf("there is no condition %q", condition)
+			}
+			return metricsPortHeld, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"background":   takes(-2, background),
