@@ -46,6 +46,8 @@ type Limits struct {
 	MaxPendingPerConnection   int `key:"max_pending_per_connection" default:"32" min:"1" max:"max_pending_circuit_targets" doc:"named requests that one connection may have pending"`
 	MaxCircuitsPerConnection  int `key:"max_circuits_per_connection" default:"256" min:"1" max:"65536" doc:"circuits that one connection has created, and that one identity is a member of"`
 	MaxCircuits               int `key:"max_circuits" default:"200000" min:"2" max:"10000000" doc:"circuit routing entries in the whole relay, two a pair"`
+	OutboundBudgetBytes       int `key:"outbound_budget_bytes" default:"1073741824" min:"16777216" max:"68719476736" doc:"memory of what is queued for all connections; beyond it the heaviest connection of the heaviest source is closed"`
+	BufferBudgetBytes         int `key:"buffer_budget_bytes" default:"536870912" min:"max_message_bytes" max:"68719476736" doc:"memory of what has come of unfinished messages on all connections; beyond it the heaviest connection of the heaviest source is closed"`
 }
 
 // DefaultConfig returns the defaults of the policy file.
@@ -68,6 +70,8 @@ func DefaultConfig() Config {
 			MaxPendingPerConnection:   32,
 			MaxCircuitsPerConnection:  256,
 			MaxCircuits:               200000,
+			OutboundBudgetBytes:       1 << 30,
+			BufferBudgetBytes:         512 << 20,
 		},
 		Metrics: MetricsConfig{Enabled: true, BindAddr: "127.0.0.1:9091", Namespace: "relaycore"},
 	}
@@ -125,7 +129,12 @@ func (l Limits) check(errs *[]error, prefix string) {
 	within("max_pending_per_connection", l.MaxPendingPerConnection, 1, l.MaxPendingCircuitTargets)
 	within("max_circuits_per_connection", l.MaxCircuitsPerConnection, 1, 65536)
 	within("max_circuits", l.MaxCircuits, 2, 10000000)
+	within("outbound_budget_bytes", l.OutboundBudgetBytes, 16<<20, maxBudget)
+	within("buffer_budget_bytes", l.BufferBudgetBytes, l.MaxMessageBytes, maxBudget)
 }
+
+// maxBudget is 64 GiB, where an int can say that.
+const maxBudget = min(64<<30, math.MaxInt)
 
 func checkRange(errs *[]error, key string, v, low, high int) {
 	if v >= low && v <= high {

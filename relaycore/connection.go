@@ -50,6 +50,7 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 	in := arrivals{nc: nc}
 	var binding *[32]byte
 	start := accepted
+	client := peerAddr(nc)
 	if s.cfg.ProxyProtocol {
 		h, ok := s.proxyHeader(&in, accepted)
 		if !ok {
@@ -57,7 +58,7 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 			return
 		}
 		start = time.Now()
-		client := h.Source.Addr()
+		client = h.Source.Addr()
 		if h.Local {
 			client = netip.Addr{}
 		}
@@ -73,7 +74,7 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 	if !ok {
 		return
 	}
-	c := s.newSession(nc, lease, accepted, binding)
+	c := s.newSession(nc, lease, s.sources.of(client), accepted, binding)
 	if !s.enter(nc, c) {
 		return
 	}

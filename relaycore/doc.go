@@ -17,5 +17,13 @@
 //
 // Two kinds, and none is held across a wait: directory.mu guards who is
 // connected, who asked for whom, and the circuits; outbound.mu guards one
-// session's queue. Neither is taken while the other is held.
+// session's queue. Neither is taken while the other is held. Server.mu, over
+// the table of connections, is taken with none of them held.
+//
+// # Memory
+//
+// Two budgets bound what clients make the relay hold: frames on their way to
+// them, and what has come of unfinished messages. Who charges one and finds it
+// spent makes room by itself ([Server.makeRoom]) and goes on. Before a session
+// a connection holds at most its header and its request head.
 package relaycore

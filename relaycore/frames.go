@@ -122,6 +122,7 @@ func (c *session) publish(f wire.Publish, now time.Time) {
 		return
 	}
 	c.identified = true
+	c.parser.Allow(s.cfg.Limits.MaxMessageBytes)
 	if replaced != nil {
 		replaced.end(endReplaced)
 	}

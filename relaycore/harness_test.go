@@ -74,6 +74,11 @@ func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) 
 			if st := s.dir.stats(); st != (directoryStats{}) || len(s.dir.pairs) != 0 || s.dir.oldest.Len() != 0 {
 				t.Errorf("the directory still holds %+v", st)
 			}
+			for _, b := range []*budget{&s.outboundBudget, &s.bufferBudget} {
+				if held, lost := b.held.Load(), b.lost.Load(); held != 0 || lost != 0 {
+					t.Errorf("%s: %d bytes are still held, %d written off", b.why.reason, held, lost)
+				}
+			}
 			if n := s.count.open.Load(); n != 0 || len(s.conns) != 0 || s.lingers.taken.Load() != 0 {
 				t.Errorf("%d connections are still open, %d noted, %d lingering", n, len(s.conns), s.lingers.taken.Load())
 			}

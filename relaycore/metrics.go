@@ -35,6 +35,8 @@ func (s *Server) Families() []telemetry.Family {
 		gauge("circuits", "Circuits open.", func() int { return s.dir.stats().circuits }),
 		counter("relay_messages_total", "Messages queued for a recipient.", &c.relayMessages),
 		counter("relay_bytes_total", "Bytes of messages queued for a recipient.", &c.relayBytes),
+		gauge("outbound_bytes", "Memory of what is queued for connections.", func() int { return int(s.outboundBudget.held.Load()) }),
+		gauge("buffer_bytes", "Memory of what has come of unfinished messages.", func() int { return int(s.bufferBudget.held.Load()) }),
 		counter("decoy_answers_total", "HTTP requests that were no upgrade.", &c.decoys),
 		counter("malformed_total", "Connections closed for bytes that are no WebSocket frame or no frame of the relay.", &c.malformed),
 		counter("blind_asks_refused_unproven_total", "Blinded requests from connections that had not proved an identity.", &c.blindUnproven),

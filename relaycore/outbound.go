@@ -64,6 +64,7 @@ type sentPing struct {
 // waiter is a frame that waits for room in another session's queue.
 type waiter struct {
 	f          *frame
+	from       *account // the sender's, which holds f meanwhile
 	prev, next *waiter
 	settled    chan struct{} // closed when the frame was queued or the queue closed
 	queued     bool          // valid once settled is closed
@@ -72,9 +73,12 @@ type waiter struct {
 // outbound is what waits to be written to one session. Room that becomes free
 // goes to the waiters in the order in which they came.
 type outbound struct {
+	account account // not guarded by mu
+
 	mu          sync.Mutex
 	head, tail  *frame
-	frames      int // queued and being written
+	taken       *frame // being written
+	frames      int    // queued and being written
 	bytes       int
 	first, last *waiter
 	pong        []byte // answer to the latest ping, not queued yet
@@ -90,7 +94,13 @@ func (q *outbound) fits(f *frame) bool {
 	return q.frames < queueMessages && q.bytes+len(f.buf) <= queueBytes
 }
 
-func (q *outbound) push(f *frame) {
+// push queues f, which from holds, or nobody yet.
+func (q *outbound) push(f *frame, from *account) {
+	if from == nil {
+		q.account.add(cap(f.buf))
+	} else {
+		from.move(&q.account, cap(f.buf))
+	}
 	if q.tail == nil {
 		q.head = f
 	} else {
@@ -125,16 +135,16 @@ func (q *outbound) unlink(w *waiter) {
 func (q *outbound) grant() {
 	for w := q.first; w != nil && q.fits(w.f); w = q.first {
 		q.unlink(w)
-		q.push(w.f)
+		q.push(w.f, w.from)
 		w.queued = true
 		close(w.settled)
 	}
 }
 
 // take moves queued frames into buf, as many as fit, and returns what to write.
-// A frame that is too large for buf is returned alone, in its own memory. The
-// frames stay counted until written is called with the same list.
-func (q *outbound) take(buf []byte) (b []byte, list *frame) {
+// A frame that is too large for buf is returned alone, in its own memory; nil
+// means that nothing is queued and the writer has ended. The frames stay counted until written is called.
+func (q *outbound) take(buf []byte) (b []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.pong != nil {
@@ -146,6 +156,7 @@ func (q *outbound) take(buf []byte) (b []byte, list *frame) {
 		}
 		q.frames++
 		q.bytes += len(f.buf)
+		q.account.add(cap(f.buf))
 	}
 	if q.head == nil {
 		q.writing = false
@@ -153,7 +164,7 @@ func (q *outbound) take(buf []byte) (b []byte, list *frame) {
 			close(q.idle)
 			q.idle = nil
 		}
-		return nil, nil
+		return nil
 	}
 	list, last := q.head, q.head
 	if len(list.buf) > cap(buf) {
@@ -165,28 +176,37 @@ func (q *outbound) take(buf []byte) (b []byte, list *frame) {
 			b = append(b, last.buf...)
 		}
 	}
-	q.head, last.next = last.next, nil
+	q.head, last.next, q.taken = last.next, nil, list
 	if q.head == nil {
 		q.tail = nil
 	}
-	return b, list
+	return b
 }
 
-// written frees the frames of a list that take returned.
-func (q *outbound) written(list *frame, now time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// release frees a list of frames.
+func (q *outbound) release(list *frame) {
 	for f := list; f != nil; {
 		next := f.next
 		q.frames--
 		q.bytes -= len(f.buf)
+		q.account.add(-cap(f.buf))
+		f.free()
+		f = next
+	}
+}
+
+// written frees the frames that take returned last.
+func (q *outbound) written(now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for f := q.taken; f != nil; f = f.next {
 		if f.ping != 0 {
 			q.pinging = false
 			q.pings = append(q.pings, sentPing{f.ping, now})
 		}
-		f.free()
-		f = next
 	}
+	q.release(q.taken)
+	q.taken = nil
 	q.grant()
 	if q.roomy != nil && q.frames < queueCrowded {
 		close(q.roomy)
@@ -249,41 +269,50 @@ func (q *outbound) forgive(now time.Time) {
 	}
 }
 
-// close lets nothing more in. Waiters learn that theirs was not queued. With
-// last, the queue is written out and last after it; without, it is dropped.
-// It reports whether the caller must start a writer, and returns a channel that
-// closes when the last byte was written or given up.
-func (q *outbound) close(last *frame) (start bool, done <-chan struct{}) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// shut lets nothing more in. Waiters learn that theirs was not queued.
+func (q *outbound) shut() {
 	q.closed, q.pong = true, nil
 	for w := q.first; w != nil; w = w.next {
 		close(w.settled)
 	}
 	q.first, q.last = nil, nil
-	if last == nil {
-		q.head, q.tail = nil, nil
-	} else {
-		q.push(last)
-		start = q.wakes()
-	}
-	if !q.writing {
-		return false, nil
-	}
+}
+
+// forget frees what is queued.
+func (q *outbound) forget() {
+	q.release(q.head)
+	q.head, q.tail = nil, nil
+}
+
+// drop lets nothing more in and frees what is queued. What is being written
+// stays until the writer is done with it.
+func (q *outbound) drop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.shut()
+	q.forget()
+}
+
+// close lets nothing in but last, which is written behind what is queued. It
+// reports whether the caller must start a writer, and returns a channel that
+// closes when the last byte was written or given up.
+func (q *outbound) close(last *frame) (start bool, done <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.shut()
+	q.push(last, nil)
 	q.idle = make(chan struct{})
-	return start, q.idle
+	return q.wakes(), q.idle
 }
 
 // abandon ends the writer after an error: nothing more can be written.
 func (q *outbound) abandon() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.closed, q.head, q.tail, q.pong = true, nil, nil, nil
-	for w := q.first; w != nil; w = w.next {
-		close(w.settled)
-	}
-	q.first, q.last = nil, nil
-	q.writing = false
+	q.shut()
+	q.forget()
+	q.release(q.taken)
+	q.taken, q.writing = nil, false
 	if q.roomy != nil {
 		close(q.roomy)
 		q.roomy = nil

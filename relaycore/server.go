@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -27,8 +28,13 @@ type Server struct {
 	trust    admission.Networks // whose PROXY header is believed
 	bound    bool               // a proof must be bound to the TLS session
 	count    counters
+	sources  sources
 	lingers  slots
-	running  sync.WaitGroup // every goroutine of a connection
+
+	// Bytes on their way to clients, and bytes of messages that have not come wholly.
+	outboundBudget, bufferBudget budget
+
+	running sync.WaitGroup // every goroutine of a connection
 
 	// Guarded by mu.
 	mu       sync.Mutex
@@ -63,10 +69,23 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 			N: int64(l.RateLimitBPS), Per: time.Second,
 			Burst: int64(max(l.RateLimitBPS, l.MaxMessageBytes)),
 		},
-		trust:   admission.NewNetworks(cfg.TrustProxyFrom),
-		bound:   cfg.ProxyProtocol && cfg.RequireChannelBinding,
+		trust: admission.NewNetworks(cfg.TrustProxyFrom),
+		bound: cfg.ProxyProtocol && cfg.RequireChannelBinding,
+		sources: sources{
+			known:    cfg.ProxyProtocol || l.MaxConnectionsPerIP > 0,
+			key:      maphash.MakeSeed(),
+			embedded: caps.EmbeddedIPv4,
+		},
 		lingers: slots{most: maxLingers},
-		conns:   make(map[net.Conn]*session),
+		outboundBudget: budget{
+			limit: int64(l.OutboundBudgetBytes), why: endOutboundShed,
+			of: func(c *session) *account { return &c.out.account },
+		},
+		bufferBudget: budget{
+			limit: int64(l.BufferBudgetBytes), why: endBufferShed,
+			of: func(c *session) *account { return &c.buffers },
+		},
+		conns: make(map[net.Conn]*session),
 	}
 	s.count.init()
 	return s, nil

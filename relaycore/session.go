@@ -11,6 +11,7 @@ import (
 
 	"relayedge/admission"
 	"relayedge/relaycore/websocket"
+	"relayedge/relaycore/wire"
 )
 
 // The times of a session that cannot be configured.
@@ -21,6 +22,7 @@ const (
 	queueWait   = 5 * time.Second  // for room in a recipient's queue
 	writerStall = 30 * time.Second // without a byte taken while bytes wait
 	lastWords   = time.Second      // for the close frame to arrive, and for the client to have read it
+	lastWord    = time.Second / 10 // for the close frame alone, where too many have last words
 )
 
 // Hellos and publishes that one connection may send.
@@ -50,6 +52,8 @@ var (
 	endOversized    = ending{ReasonOversizedFrame, websocket.CodeTooBig, "oversized_frame"}
 	endSlowConsumer = ending{reason: ReasonSlowConsumer}
 	endWriterStall  = ending{reason: ReasonWriterStall}
+	endOutboundShed = ending{reason: ReasonOutboundShed}
+	endBufferShed   = ending{reason: ReasonBufferShed}
 	endReplaced     = ending{code: codeReplaced, text: "replaced"}
 	endDrain        = ending{code: websocket.CodeGoingAway, text: "drain"}
 	endVersion      = ending{code: websocket.CodeProtocolError, text: "version"}
@@ -61,6 +65,7 @@ type session struct {
 	// Static.
 	server  *Server
 	lease   *admission.Lease
+	source  source
 	started time.Time // accept
 	binding *[32]byte // of the client's TLS session, if it reached us
 	done    chan struct{}
@@ -78,6 +83,9 @@ type session struct {
 	auth        admission.Bucket
 	bytes       admission.Bucket
 	pausedUntil time.Time // no reading before; zero: reading
+	weight      int       // what buffers was charged for
+
+	buffers account // what is held of what the client sends
 
 	// Guarded by directory.mu.
 	member membership
@@ -91,18 +99,20 @@ type session struct {
 	why   ending
 }
 
-func (s *Server) newSession(nc net.Conn, lease *admission.Lease, started time.Time, binding *[32]byte) *session {
+func (s *Server) newSession(nc net.Conn, lease *admission.Lease, from source, started time.Time, binding *[32]byte) *session {
 	now := time.Now()
 	c := &session{
 		server:      s,
 		lease:       lease,
+		source:      from,
 		started:     started,
 		binding:     binding,
 		done:        make(chan struct{}),
-		parser:      websocket.NewParser(s.cfg.Limits.MaxMessageBytes),
+		parser:      websocket.NewParser(wire.MaxPublish),
 		lastMessage: now,
 		pingAt:      now.Add(pingDelay()),
 	}
+	c.out.account.budget, c.buffers.budget = &s.outboundBudget, &s.bufferBudget
 	c.io.init(nc)
 	return c
 }
@@ -150,11 +160,12 @@ func (c *session) over() bool {
 func (c *session) run(rest []byte) {
 	defer c.finish()
 	defer c.contain()
+	c.weigh(false)
 	if len(rest) > 0 {
 		c.consume(rest)
 	}
 	for !c.over() {
-		if !c.hold() {
+		if !c.hold(false) {
 			return
 		}
 		c.arm(c.tick(time.Now(), true))
@@ -193,14 +204,36 @@ func (c *session) consume(in []byte) {
 			return
 		}
 		in = in[n:]
+		c.weigh(false)
 		if ev.Op == websocket.Continuation {
 			continue
 		}
 		c.event(ev)
 		c.parser.Forget()
-		if !c.hold() {
+		c.weigh(false)
+		// With nothing left, the read buffer need not wait too.
+		if len(in) > 0 && !c.hold(true) {
 			return
 		}
+	}
+}
+
+// weigh brings what is charged for the client's unfinished message up to date.
+// A read buffer counts while it waits with the session, for that may be long;
+// a socket that is read plainly always has one.
+func (c *session) weigh(waits bool) {
+	n := c.parser.Buffered()
+	if waits || c.io.raw == nil {
+		n += readSize
+	}
+	more := n - c.weight
+	if more == 0 {
+		return
+	}
+	c.weight = n
+	c.buffers.add(more)
+	if more > 0 {
+		c.server.makeRoom(&c.server.bufferBudget)
 	}
 }
 
@@ -231,8 +264,10 @@ func (c *session) event(ev websocket.Event) {
 }
 
 // hold waits while the session may not be read: its byte bucket is in debt, or
-// its own answers pile up. It reports false when the session has ended.
-func (c *session) hold() bool {
+// its own answers pile up; buffer says that a read buffer waits with it. It
+// reports false when the session has ended.
+func (c *session) hold(buffer bool) bool {
+	defer c.weigh(false)
 	for !c.over() {
 		roomy := c.out.crowded()
 		if c.pausedUntil.IsZero() && roomy == nil {
@@ -251,6 +286,7 @@ func (c *session) hold() bool {
 			}
 			roomy = nil
 		}
+		c.weigh(buffer)
 		timer := time.NewTimer(until.Sub(now))
 		select {
 		case <-timer.C:
@@ -310,8 +346,12 @@ func (c *session) tick(now time.Time, reading bool) (next time.Time) {
 // back, and only then spends time on a client that may not listen.
 func (c *session) finish() {
 	defer c.contain()
+	defer c.out.account.writeOff() // a writer may take a moment to end
+	defer c.out.drop()
 	defer c.io.conn.Close()
 	defer c.lease.Release()
+	c.buffers.add(-c.weight)
+	c.parser, c.weight = nil, 0
 	c.mu.Lock()
 	why := c.why
 	c.mu.Unlock()
@@ -324,24 +364,31 @@ func (c *session) finish() {
 	for _, w := range widows {
 		w.tell()
 	}
-	if why.code == 0 || !s.lingers.take() {
-		c.out.close(nil)
+	if why.code == 0 {
 		return
 	}
-	defer s.lingers.give()
-
+	// A drain is bounded as a whole, and nobody comes after it. At other times
+	// there may be any number of the ended.
 	by := time.Now().Add(lastWords)
+	linger := why == endDrain
+	if !linger && s.lingers.take() {
+		defer s.lingers.give()
+		linger = true
+	}
+	if !linger {
+		by = time.Now().Add(lastWord)
+	}
+	c.io.closeAt(by)
 	last := newFrame()
 	last.buf = websocket.AppendClose(last.buf, why.code, why.text)
 	start, written := c.out.close(last)
-	c.io.closeAt(by)
 	if start {
 		c.startWriter()
 	}
-	if written != nil {
-		<-written
+	<-written
+	if linger {
+		lingeringClose(c.io.conn, by)
 	}
-	lingeringClose(c.io.conn, by)
 }
 
 // lingerBytes is what a closed connection's client may still send before it is cut.

@@ -26,12 +26,13 @@ func (c *session) offer(f *frame) {
 		c.end(endSlowConsumer)
 		return
 	}
-	q.push(f)
+	q.push(f, nil)
 	start := q.wakes()
 	q.mu.Unlock()
 	if start {
 		c.startWriter()
 	}
+	c.server.makeRoom(&c.server.outboundBudget)
 }
 
 // knock brings another client's knock, if there is room to spare: nobody's
@@ -91,16 +92,28 @@ const (
 
 // deliver queues f for another session. Where there is no room it waits for
 // some, in the order of the senders, and c is not read meanwhile.
+//
+// Until f is queued, c holds it. Room in the budget is made before, so that a
+// recipient that is shed for it has left when its queue is looked at.
 func (c *session) deliver(to *session, f *frame) delivery {
+	own := &c.out.account
+	own.add(cap(f.buf))
+	if c.server.makeRoom(&c.server.outboundBudget) {
+		c.server.count.reject(ReasonGlobalOutbound)
+		if c.over() {
+			c.discard(f)
+			return departed
+		}
+	}
 	q := &to.out
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
-		f.free()
+		c.discard(f)
 		return departed
 	}
 	if q.first == nil && q.fits(f) {
-		q.push(f)
+		q.push(f, own)
 		start := q.wakes()
 		q.mu.Unlock()
 		if start {
@@ -108,7 +121,7 @@ func (c *session) deliver(to *session, f *frame) delivery {
 		}
 		return queued
 	}
-	w := &waiter{f: f, prev: q.last, settled: make(chan struct{})}
+	w := &waiter{f: f, from: own, prev: q.last, settled: make(chan struct{})}
 	if q.last == nil {
 		q.first = w
 	} else {
@@ -116,6 +129,8 @@ func (c *session) deliver(to *session, f *frame) delivery {
 	}
 	q.last = w
 	q.mu.Unlock()
+	c.weigh(true)
+	defer c.weigh(false)
 
 	timer := time.NewTimer(queueWait)
 	defer timer.Stop()
@@ -134,14 +149,21 @@ func (c *session) deliver(to *session, f *frame) delivery {
 		q.unlink(w)
 	}
 	q.mu.Unlock()
-	switch {
-	case w.queued:
+	if w.queued {
 		return queued
-	case late:
+	}
+	c.discard(f)
+	if late {
 		to.end(endSlowConsumer)
 		return stuck
 	}
 	return departed
+}
+
+// discard frees a frame that this session holds.
+func (c *session) discard(f *frame) {
+	c.out.account.add(-cap(f.buf))
+	f.free()
 }
 
 func (c *session) startWriter() { c.server.running.Go(c.write) }
@@ -156,11 +178,15 @@ func (c *session) write() {
 			c.out.abandon()
 		}
 	}()
+	// Many writers that wait for their sockets hold many buffers.
+	c.out.account.add(writeSize)
+	defer c.out.account.add(-writeSize)
+	c.server.makeRoom(&c.server.outboundBudget)
 	w := writerPool.Get().(*writer)
 	defer writerPool.Put(w)
 	for {
-		b, list := c.out.take(w.buf)
-		if list == nil {
+		b := c.out.take(w.buf)
+		if b == nil {
 			failed = false
 			return
 		}
@@ -173,6 +199,6 @@ func (c *session) write() {
 			}
 			return
 		}
-		c.out.written(list, time.Now())
+		c.out.written(time.Now())
 	}
 }

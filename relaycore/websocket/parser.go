@@ -68,6 +68,9 @@ const (
 // NewParser returns a parser that takes messages of at most limit bytes.
 func NewParser(limit int) *Parser { return &Parser{limit: limit, need: 2} }
 
+// Allow changes the limit to the one of NewParser's meaning, for what is announced from here on.
+func (p *Parser) Allow(limit int) { p.limit = limit }
+
 // Buffered is how many bytes of memory the parser holds for what has not come
 // wholly: capacities, not lengths.
 func (p *Parser) Buffered() int { return cap(p.data) + cap(p.control) }

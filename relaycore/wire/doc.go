@@ -27,6 +27,8 @@ const (
 	MaxBundle = 16 << 10
 	// AskSize is the length of what an ASK carries beside its key: the knock or the filler.
 	AskSize = 5120
+	// MaxPublish is the longest PUBLISH.
+	MaxPublish = 1 + 32 + 2 + MaxBundle + 64 + 64
 	// MaxSend is the longest SEND, its head included.
 	MaxSend = 4 << 20
 	// MaxServerFrame is the longest frame that a client must take.
