@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -270,5 +269,3 @@ func wantEOF(t *testing.T, r io.Reader) {
 		t.Fatalf("read %d bytes, %v; want the end", n, err)
 	}
 }
-
-var errAny = errors.New("any error")

@@ -72,6 +72,9 @@ func (f *forwarding) fromClient() {
 		case err == errStopped:
 		case err == io.EOF:
 			f.endClientStream()
+		case f.client.stalled.Load():
+			// An answer of TLS's own, written inside the read, was not taken.
+			f.s.stop(WriterStall)
 		default:
 			f.s.stop(readFault(err, ClientClosed))
 		}

@@ -117,7 +117,7 @@ func (s *Server) drain() {
 		}
 		s.mu.Unlock()
 		for _, session := range left {
-			session.stop(Drain)
+			go session.stop(Drain) // none waits for another's goodbye
 		}
 	})
 	defer over.Stop()

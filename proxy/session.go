@@ -204,7 +204,7 @@ func (s *session) stop(r Reason) {
 	}
 	s.stopped = true
 	s.cancel()
-	s.wire.closing.Store(true)
+	s.wire.hurry() // crypto/tls's goodbye waits for a write that waits
 	switch {
 	case s.outcome == Reset || s.outcome == WriterStall || s.outcome == TaskPanic:
 		abort(s.conn)

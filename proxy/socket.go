@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,8 +19,12 @@ type socket interface {
 	// buffer, which is the caller's to put back. It keeps the read deadline.
 	readReady() (*buffer, int, error)
 	// writeAll writes all of p; it fails with errStalled once no byte was taken
-	// for patience. Patience 0 does not wait at all.
+	// for patience.
 	writeAll(p []byte, patience time.Duration) error
+	// hurry ends all waiting for the peer to take bytes: a write that waits
+	// fails, and those to come take what the peer takes at once. It may be
+	// called beside a write.
+	hurry()
 }
 
 // errStalled: the peer took no byte for as long as it may.
@@ -40,7 +45,7 @@ func newSocket(c net.Conn) socket {
 	if s := rawSocket(c); s != nil {
 		return s
 	}
-	return plainSocket{c.(halfCloser)}
+	return &plainSocket{halfCloser: c.(halfCloser)}
 }
 
 type halfCloser interface {
@@ -51,9 +56,15 @@ type halfCloser interface {
 // plainSocket keeps a socket's contract with a net.Conn alone. Its reads hold
 // their buffer while they wait, and a stall is noticed within twice the
 // patience, because a net.Conn does not tell when it took its last byte.
-type plainSocket struct{ halfCloser }
+type plainSocket struct {
+	halfCloser
+	hurried atomic.Bool
+}
 
-func (s plainSocket) readReady() (*buffer, int, error) {
+// hurriedPatience stands for "at once" where a write has to be given some time.
+const hurriedPatience = 10 * time.Millisecond
+
+func (s *plainSocket) readReady() (*buffer, int, error) {
 	b := getBuffer()
 	n, err := s.Read(b[:])
 	if n > 0 {
@@ -63,9 +74,12 @@ func (s plainSocket) readReady() (*buffer, int, error) {
 	return nil, 0, err
 }
 
-func (s plainSocket) writeAll(p []byte, patience time.Duration) error {
+func (s *plainSocket) writeAll(p []byte, patience time.Duration) error {
 	for {
 		s.SetWriteDeadline(time.Now().Add(patience))
+		if s.hurried.Load() {
+			s.SetWriteDeadline(time.Now().Add(hurriedPatience))
+		}
 		n, err := s.Write(p)
 		p = p[n:]
 		switch {
@@ -73,8 +87,13 @@ func (s plainSocket) writeAll(p []byte, patience time.Duration) error {
 			return s.SetWriteDeadline(time.Time{})
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
-		case n == 0 || patience == 0:
+		case n == 0 || s.hurried.Load():
 			return errStalled
 		}
 	}
+}
+
+func (s *plainSocket) hurry() {
+	s.hurried.Store(true)
+	s.SetWriteDeadline(time.Now())
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -33,7 +34,7 @@ func tcpPair(t *testing.T) (own socket, peer *net.TCPConn) {
 
 func TestSocketIsRaw(t *testing.T) {
 	own, _ := tcpPair(t)
-	if _, plain := own.(plainSocket); plain {
+	if _, plain := own.(*plainSocket); plain {
 		t.Skip("this system has no raw sockets")
 	}
 }
@@ -100,13 +101,35 @@ func TestWriteAllToSlowPeer(t *testing.T) {
 }
 
 func TestWriteAllStalls(t *testing.T) {
-	for _, patience := range []time.Duration{0, 50 * time.Millisecond} {
-		own, _ := tcpPair(t)
-		began := time.Now()
-		err := own.writeAll(make([]byte, 64<<20), patience)
-		if err != errStalled || time.Since(began) < patience {
-			t.Errorf("patience %v: %v after %v", patience, err, time.Since(began))
+	const patience = 50 * time.Millisecond
+	own, _ := tcpPair(t)
+	began := time.Now()
+	if err := own.writeAll(make([]byte, 64<<20), patience); err != errStalled || time.Since(began) < patience {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
+// hurry cuts a write that waits, at whatever moment it comes; what the peer
+// takes at once can be written afterwards.
+func TestHurry(t *testing.T) {
+	for range 50 {
+		own, peer := tcpPair(t)
+		done := make(chan error, 1)
+		go func() { done <- own.writeAll(make([]byte, 64<<20), time.Hour) }()
+		runtime.Gosched()
+		own.hurry()
+		if err := <-done; err != errStalled {
+			t.Fatalf("the write that waited: %v", err)
 		}
+		if err := own.writeAll(make([]byte, 64<<20), time.Hour); err != errStalled {
+			t.Fatalf("a large write afterwards: %v", err)
+		}
+		go io.Copy(io.Discard, peer)
+		for own.writeAll([]byte("goodbye"), time.Hour) != nil {
+			runtime.Gosched() // until the peer has made room
+		}
+		peer.Close()
+		own.Close()
 	}
 }
 

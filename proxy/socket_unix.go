@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -20,7 +21,8 @@ type tcpSocket struct {
 
 	in       attempt // owned by the one reader
 	out      attempt // owned by the one writer
-	waits    bool    // the write may wait for the peer
+	waits    bool    // the writer's too: its attempt may wait for the peer
+	hurried  atomic.Bool
 	tryRead  func(fd uintptr) bool
 	tryWrite func(fd uintptr) bool
 }
@@ -79,6 +81,9 @@ func (s *tcpSocket) writeOnce(fd uintptr) (done bool) {
 
 func (s *tcpSocket) writeAll(p []byte, patience time.Duration) (err error) {
 	s.waits = false
+	if s.hurried.Load() {
+		s.SetWriteDeadline(time.Time{}) // hurry's own, under which nothing is tried
+	}
 	defer func() {
 		s.out = attempt{}
 		if s.waits && err == nil {
@@ -97,16 +102,20 @@ func (s *tcpSocket) writeAll(p []byte, patience time.Duration) (err error) {
 		switch {
 		case len(p) == 0:
 			return nil
-		case s.out.err == syscall.EAGAIN && patience == 0:
-			return errStalled
 		case s.out.err != nil && s.out.err != syscall.EAGAIN:
 			return s.out.err
 		}
-		s.waits = patience > 0
-		if s.waits {
-			s.SetWriteDeadline(time.Now().Add(patience))
+		s.waits = true
+		s.SetWriteDeadline(time.Now().Add(patience))
+		if s.hurried.Load() { // looked at behind the deadline, which else could undo hurry's
+			return errStalled
 		}
 	}
+}
+
+func (s *tcpSocket) hurry() {
+	s.hurried.Store(true)
+	s.SetWriteDeadline(time.Unix(1, 0))
 }
 
 // retry repeats a system call that a signal interrupted.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"io"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,7 @@ type wire struct {
 	certErr error   // why there was no certificate for it, from crypto/tls's callback
 
 	settled atomic.Bool
-	closing atomic.Bool // the end is near: writes do not wait
+	stalled atomic.Bool // the client took no byte for too long
 }
 
 // errWouldBlock is what a settled wire answers when it holds no byte. Its
@@ -101,22 +102,24 @@ func (w *wire) drop() {
 }
 
 // Write writes all of p or fails for good: crypto/tls keeps a write error for
-// ever, so a slow client is waited for here.
-func (w *wire) Write(p []byte) (int, error) {
-	var err error
+// ever, so a slow client is waited for here. After a stall nothing more is
+// written: what the client took ends at an unknown byte.
+func (w *wire) Write(p []byte) (n int, err error) {
 	switch {
+	case w.stalled.Load():
+		return 0, errStalled
 	case !w.settled.Load():
-		_, err = w.socket.Write(p)
-	case w.closing.Load():
-		err = w.writeAll(p, 0)
+		n, err = w.socket.Write(p)
 	default:
-		err = w.writeAll(p, w.patience)
+		if err = w.writeAll(p, w.patience); err == nil {
+			n = len(p)
+		}
 	}
-	if err != nil {
-		return 0, err
+	if errors.Is(err, errStalled) {
+		w.stalled.Store(true)
 	}
-	w.stats.bytesOut.Add(uint64(len(p)))
-	return len(p), nil
+	w.stats.bytesOut.Add(uint64(n))
+	return n, err
 }
 
 // SetWriteDeadline is crypto/tls's before and after its close_notify; once

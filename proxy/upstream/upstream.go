@@ -29,6 +29,10 @@ var (
 // gets no connections, and so would never find out.
 const downFor = 10 * time.Second
 
+// tellEvery is the least time between two lines about one upstream: dials are
+// what clients make them, and so is the number of changes.
+const tellEvery = 10 * time.Second
+
 // DialFunc is net.Dialer's DialContext, or a stand-in for it.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -40,8 +44,10 @@ type Upstream struct {
 	dial DialFunc
 	log  *slog.Logger
 
-	mu       sync.Mutex
-	failedAt time.Time // of the last failed dial since the last good one
+	mu         sync.Mutex
+	failedAt   time.Time // of the last failed dial since the last good one
+	toldDown   bool      // what the log says
+	lastToldAt time.Time
 }
 
 // New returns the upstream of a valid config. A nil dial is the network.
@@ -85,20 +91,25 @@ func classify(err error) error {
 	}
 }
 
-// note keeps what a dial said about the relay, and logs when it changes.
+// note keeps what a dial said about the relay, and logs what has changed since
+// the log spoke of it, at most every ten seconds.
 func (u *Upstream) note(err error) {
 	u.mu.Lock()
-	wasDown := !u.failedAt.IsZero()
-	if err == nil {
-		u.failedAt = time.Time{}
-	} else {
-		u.failedAt = time.Now()
+	now := time.Now()
+	u.failedAt = time.Time{}
+	if err != nil {
+		u.failedAt = now
+	}
+	down := err != nil
+	tell := down != u.toldDown && (u.lastToldAt.IsZero() || now.Sub(u.lastToldAt) >= tellEvery)
+	if tell {
+		u.toldDown, u.lastToldAt = down, now
 	}
 	u.mu.Unlock()
 	switch {
-	case err != nil && !wasDown:
+	case tell && down:
 		u.log.Warn("the relay cannot be reached: clients are turned away until it answers", "upstream", u.Name, "error", err)
-	case err == nil && wasDown:
+	case tell:
 		u.log.Info("the relay answers again", "upstream", u.Name)
 	}
 }

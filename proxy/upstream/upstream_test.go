@@ -130,6 +130,42 @@ func TestUp(t *testing.T) {
 	})
 }
 
+// A relay that comes and goes with every dial makes a line every ten seconds,
+// and the last one says how it is.
+func TestFlappingIsNotAStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		relay := memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777"))
+		var log strings.Builder
+		fails := false
+		u := New("relay", validConfig(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if fails {
+				return nil, syscall.ECONNREFUSED
+			}
+			return relay.Dial(ctx, netip.AddrPort{})
+		})
+		for range 1000 { // 100 seconds
+			fails = !fails
+			if c, err := u.Dial(t.Context()); err == nil {
+				c.Close()
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := strings.Count(log.String(), "\n"); n > 10 {
+			t.Errorf("%d lines in 100 seconds", n)
+		}
+		fails = true
+		for range 2 {
+			time.Sleep(10 * time.Second)
+			u.Dial(t.Context())
+		}
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if last := lines[len(lines)-1]; !strings.Contains(last, "cannot be reached") {
+			t.Errorf("the last line: %s", last)
+		}
+		relay.Close()
+	})
+}
+
 func TestValidate(t *testing.T) {
 	tests := []struct {
 		addresses []string

@@ -1,0 +1,222 @@
+package proxy
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"relayedge/internal/memconn"
+)
+
+// rekeyer is a TLS 1.3 client's sending side after its handshake, in our own
+// hands, because crypto/tls's client never asks for a KeyUpdate (RFC 8446,
+// section 4.6.3).
+type rekeyer struct {
+	t      *testing.T
+	raw    *memconn.Conn
+	secret []byte // CLIENT_TRAFFIC_SECRET_N
+	aead   cipher.AEAD
+	iv     []byte
+	seq    uint64
+}
+
+// rekeyingClient connects and shakes hands; what the edge sends is left unread.
+func rekeyingClient(e *testEdge) *rekeyer {
+	e.t.Helper()
+	var log bytes.Buffer
+	cfg := clientTLS("relay.example.org")
+	cfg.KeyLogWriter = &log
+	raw := e.dial(aliceAddr)
+	state := e.handshake(raw, cfg).ConnectionState()
+	if state.CipherSuite != tls.TLS_AES_128_GCM_SHA256 {
+		e.t.Skip("this machine prefers another cipher than the test knows: " + tls.CipherSuiteName(state.CipherSuite))
+	}
+	r := &rekeyer{t: e.t, raw: raw}
+	for line := range strings.Lines(log.String()) {
+		if fields := strings.Fields(line); fields[0] == "CLIENT_TRAFFIC_SECRET_0" {
+			secret, err := hex.DecodeString(fields[2])
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			r.use(secret)
+		}
+	}
+	return r
+}
+
+// use derives the keys of a traffic secret (RFC 8446, section 7.3).
+func (r *rekeyer) use(secret []byte) {
+	block, err := aes.NewCipher(r.expand(secret, "key", 16))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if r.aead, err = cipher.NewGCM(block); err != nil {
+		r.t.Fatal(err)
+	}
+	r.secret, r.iv, r.seq = secret, r.expand(secret, "iv", 12), 0
+}
+
+// expand is HKDF-Expand-Label without a context (RFC 8446, section 7.1).
+func (r *rekeyer) expand(secret []byte, label string, n int) []byte {
+	label = "tls13 " + label
+	info := append([]byte{0, byte(n), byte(len(label))}, label...)
+	out, err := hkdf.Expand(sha256.New, secret, string(append(info, 0)), n)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return out
+}
+
+// record seals one record of the inner type.
+func (r *rekeyer) record(content []byte, inner byte) []byte {
+	nonce := bytes.Clone(r.iv)
+	var seq [8]byte
+	binary.BigEndian.PutUint64(seq[:], r.seq)
+	for i, b := range seq {
+		nonce[4+i] ^= b
+	}
+	r.seq++
+	n := len(content) + 1 + r.aead.Overhead()
+	head := []byte{23, 3, 3, byte(n >> 8), byte(n)}
+	return r.aead.Seal(head, nonce, append(bytes.Clone(content), inner), head)
+}
+
+// update asks the edge to renew its keys too, and renews its own.
+func (r *rekeyer) update() []byte {
+	p := r.record([]byte{24, 0, 0, 1, 1}, 22) // key_update, update_requested
+	r.use(r.expand(r.secret, "traffic upd", 32))
+	return p
+}
+
+func (r *rekeyer) data(p string) []byte { return r.record([]byte(p), 23) }
+
+// fillReplies asks for new keys, with a byte of data in between, and reads
+// nothing, until the edge cannot write its replies.
+func (r *rekeyer) fillReplies() {
+	go func() {
+		for range 1000 {
+			var flight []byte
+			for range 8 {
+				flight = append(flight, r.update()...)
+			}
+			if _, err := r.raw.Write(append(flight, r.data("x")...)); err != nil {
+				return
+			}
+		}
+	}()
+	synctest.Wait()
+}
+
+// Someone who renews keys now and then is served for ever.
+func TestKeyUpdateNowAndThen(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		e := newEdge(t, terminating)
+		r := rekeyingClient(e)
+		relay, _, _ := e.accept()
+		go io.Copy(io.Discard, r.raw)
+		for range 100 {
+			time.Sleep(time.Minute)
+			mustWrite(t, r.raw, append(r.update(), r.data("x")...))
+			wantRead(t, relay, []byte("x"))
+		}
+		e.wantOpen()
+		r.raw.Close()
+		relay.Close()
+	})
+}
+
+// One who asks for new keys and nothing else is closed, and one who mixes it
+// with data and never reads ends as the stalled writer that it makes of us.
+func TestKeyUpdateFloods(t *testing.T) {
+	t.Run("back to back", func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
+			e := newEdge(t, terminating)
+			r := rekeyingClient(e)
+			e.accept()
+			for range 100 {
+				if _, err := r.raw.Write(r.update()); err != nil {
+					break
+				}
+			}
+			e.wantEnd(Reset)
+			r.raw.Close()
+		})
+	})
+	t.Run("with data and unread replies", func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
+			e := newEdge(t, terminating)
+			r := rekeyingClient(e)
+			relay, _, _ := e.accept()
+			go io.Copy(io.Discard, relay)
+			r.fillReplies()
+			e.wantOpen()
+			time.Sleep(time.Minute) // memconn is not a socket: within twice the patience
+			e.wantEnd(WriterStall)
+			r.raw.Close()
+			relay.Close()
+		})
+	})
+}
+
+// A client that has the edge wait for it, inside a read or a write, keeps
+// nobody's drain waiting.
+func TestDrainDoesNotWaitForStalledClients(t *testing.T) {
+	stalls := map[string]func(t *testing.T, e *testEdge) []io.Closer{
+		"replies of TLS's own": func(t *testing.T, e *testEdge) []io.Closer {
+			r := rekeyingClient(e)
+			relay, _, _ := e.accept()
+			go io.Copy(io.Discard, relay)
+			r.fillReplies()
+			return []io.Closer{r.raw, relay}
+		},
+		"the relay's bytes": func(t *testing.T, e *testEdge) []io.Closer {
+			_, raw, relay := e.tlsPair(nil)
+			go relay.Write(make([]byte, 1<<20))
+			synctest.Wait()
+			return []io.Closer{raw, relay}
+		},
+		"close_notify": func(t *testing.T, e *testEdge) []io.Closer {
+			_, raw, relay := e.tlsPair(nil)
+			relay.Write(make([]byte, memconn.BufferSize-200)) // TLS makes it just too much
+			relay.CloseWrite()
+			synctest.Wait()
+			return []io.Closer{raw, relay}
+		},
+	}
+	for name, stall := range stalls {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				e := newEdge(t, func(c *edgeConfig) {
+					terminating(c)
+					c.limits.WriterStallSecs, c.limits.DrainSecs = 3600, 2
+				})
+				var all []io.Closer
+				for range 3 {
+					all = append(all, stall(t, e)...)
+				}
+				began := time.Now()
+				e.stop()
+				e.served <- <-e.served
+				if took := time.Since(began); took != 2*time.Second {
+					t.Errorf("the drain took %v", took)
+				}
+				if n := e.ended(Drain); n != 3 {
+					t.Errorf("%d of 3 ended by the drain", n)
+				}
+				for _, c := range all {
+					c.Close()
+				}
+			})
+		})
+	}
+}
