@@ -12,15 +12,18 @@ import (
 	"strings"
 )
 
-// Encode returns v, a struct or a pointer to one, as YAML with every key. What
-// it returns reads back as the same values.
-func Encode(v any) []byte {
+// Encode returns v, a struct or a pointer to one, as YAML with every key but
+// those of the first level that are named. What it returns reads back as the
+// same values.
+func Encode(v any, without ...string) []byte {
 	var b bytes.Buffer
 	value := reflect.ValueOf(v)
 	if value.Kind() == reflect.Pointer {
 		value = value.Elem()
 	}
-	encodeStruct(&b, value, shapeOf(v), "", "")
+	s := *shapeOf(v)
+	s.fields = slices.DeleteFunc(slices.Clone(s.fields), func(f *field) bool { return slices.Contains(without, f.key) })
+	encodeStruct(&b, value, &s, "", "")
 	return b.Bytes()
 }
 

@@ -92,8 +92,15 @@ func (p *Policy) NeedRelay() error {
 	return nil
 }
 
-// Effective returns the policy as YAML with every key.
-func Effective(p *Policy) []byte { return policyfile.Encode(p) }
+// Effective returns the policy as YAML with every key. It reads back as the same
+// policy: a relay that is not written is left out, because writing it would be
+// asking for one.
+func Effective(p *Policy) []byte {
+	if !p.relayWritten {
+		return policyfile.Encode(p, "relay")
+	}
+	return policyfile.Encode(p)
+}
 
 // Schema returns the file's JSON Schema.
 func Schema() []byte { return policyfile.Schema(Policy{}) }

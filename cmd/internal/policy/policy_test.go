@@ -278,3 +278,19 @@ func TestSchemaIsThatOfTheKeys(t *testing.T) {
 		}
 	}
 }
+
+// What --effective prints is the same policy.
+func TestEffectiveReadsBack(t *testing.T) {
+	for _, src := range []string{edge, edge + "relay: {in_process: true}", edge + "relay: {proxy_protocol: true}", "relay: {}", ""} {
+		p := mustLoad(t, src)
+		printed := Effective(p)
+		again, err := LoadBytes("p.yaml", printed)
+		if err != nil {
+			t.Errorf("%q is printed as\n%s\nwhich is refused: %v", src, printed, err)
+			continue
+		}
+		if !reflect.DeepEqual(p, again) {
+			t.Errorf("%q is printed as another policy:\n%s", src, printed)
+		}
+	}
+}
