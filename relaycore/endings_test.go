@@ -287,6 +287,8 @@ func TestDrain(t *testing.T) {
 		{100, 30, 99 * drainStep},
 		{100, 0, 0},
 		{100, 1, 99 * 500 * time.Millisecond / 100},
+		// More than may linger at other times, and none of them closes by itself.
+		{2 * maxLingers, 2, (2*maxLingers - 1) * (time.Second / (2 * maxLingers))},
 	} {
 		bubble(t, func(c *Config) { c.DrainSecs = tc.grace; c.Limits.MaxConnectionsPerIP = 1000; proxied(c) }, func(t *testing.T, w *world) {
 			var peers []*peer
@@ -324,6 +326,58 @@ func TestDrain(t *testing.T) {
 			w.wantOnly("", 0)
 		})
 	}
+}
+
+// Sessions that end all at once have their close frame, although few of them may
+// linger; the others are closed behind it.
+func TestManyEndAtOnce(t *testing.T) {
+	bubble(t, func(c *Config) { c.Limits.MaxConnectionsPerIP = 1000; proxied(c) }, func(t *testing.T, w *world) {
+		const sessions = maxLingers + 100
+		var peers []*peer
+		for range sessions {
+			peers = append(peers, w.behind(""))
+		}
+		start := time.Now()
+		for _, p := range peers {
+			p.write(masked(0x82, []byte{0x77}))
+		}
+		w.wantOnly(ReasonUnknownFrame, sessions)
+		if n := w.s.count.open.Load(); n != maxLingers {
+			t.Errorf("%d connections are open", n)
+		}
+		for _, p := range peers {
+			if code, _, at := p.end(); code != websocket.CodePolicy || at != start {
+				t.Fatalf("closed with %d after %v", code, at.Sub(start))
+			}
+		}
+		time.Sleep(lastWords)
+		synctest.Wait()
+		if n := w.s.count.open.Load(); n != 0 {
+			t.Errorf("%d connections are still open", n)
+		}
+	})
+}
+
+// Where no more may linger, a client that reads nothing is given up soon.
+func TestLastWordWithoutLinger(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b := w.member(1), w.member(2)
+		w.stuffed(a, b, 1226)
+		for w.s.lingers.take() {
+		}
+		defer w.s.lingers.taken.Store(0)
+		w.member(2) // takes b's place
+		time.Sleep(lastWord - time.Nanosecond)
+		synctest.Wait()
+		if n := w.s.count.open.Load(); n != 3 {
+			t.Fatalf("%d connections are open", n)
+		}
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		if n := w.s.count.open.Load(); n != 2 {
+			t.Fatalf("%d connections are open", n)
+		}
+	})
 }
 
 // A client that reads nothing cannot hold up a drain beyond its grace.

@@ -185,14 +185,19 @@ func (q *outbound) take(buf []byte) (b []byte) {
 
 // release frees a list of frames.
 func (q *outbound) release(list *frame) {
+	if list == nil {
+		return
+	}
+	freed := 0
 	for f := list; f != nil; {
 		next := f.next
 		q.frames--
 		q.bytes -= len(f.buf)
-		q.account.add(-cap(f.buf))
+		freed += cap(f.buf)
 		f.free()
 		f = next
 	}
+	q.account.add(-freed) // once for all: the budget is everybody's
 }
 
 // written frees the frames that take returned last.

@@ -1,0 +1,443 @@
+package relaycore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"relayedge/admission"
+	"relayedge/internal/memconn"
+	"relayedge/relaycore/websocket"
+	"relayedge/relaycore/wire"
+)
+
+// scene is who attacks from where.
+type scene struct {
+	name     string
+	change   func(*Config)
+	attacker func(i int) string // address of the attackers' connection number i
+}
+
+// scenes are the ways in which sources can be known, or not.
+var scenes = []scene{
+	{"one source", proxied, func(int) string { return "203.0.113.1:1" }},
+	{"many sources", proxied, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }},
+	{"no address", proxied, func(int) string { return "" }},
+	{"without a front end", func(*Config) {}, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }},
+	{"sources that are not known", func(c *Config) { c.Limits.MaxConnectionsPerIP = 0 }, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }},
+}
+
+// small sets the least budgets for messages of 1 MiB.
+func small(c *Config) {
+	big(c)
+	c.RequireChannelBinding = false
+	c.Limits.MaxMessageBytes = 1 << 20
+	c.Limits.OutboundBudgetBytes = 16 << 20
+	c.Limits.BufferBudgetBytes = 4 << 20
+}
+
+// from is a member with an address, behind a front end if there is one.
+func (w *world) from(client string, seed byte) *peer {
+	w.t.Helper()
+	var p *peer
+	if w.s.cfg.ProxyProtocol {
+		p = w.behind(client)
+	} else {
+		p = w.dial(client).upgrade()
+		p.hello()
+	}
+	p.publish(seed)
+	return p
+}
+
+// honest is a pair whose messages must arrive, whatever others do.
+type honest struct {
+	from, to *peer
+	circuit  uint64
+	n        int
+}
+
+func (w *world) honest() *honest {
+	h := &honest{from: w.from("198.51.100.7:1", 200), to: w.from("198.51.100.8:1", 201)}
+	h.circuit = w.pairUp(h.from, h.to)
+	return h
+}
+
+// talk has one message of so many bytes arrive, at once.
+func (h *honest) talk(payload int) {
+	w := h.from.w
+	w.t.Helper()
+	start := time.Now()
+	h.n++
+	h.from.send(wire.Send{Circuit: h.circuit, ID: messageID(h.n), Payload: make([]byte, payload)})
+	if got := want[wire.Message](h.to); got.ID != messageID(h.n) || len(got.Payload) != payload {
+		w.t.Fatalf("message %x came in place of %d", got.ID[:8], h.n)
+	}
+	if got := want[wire.MessageAck](h.from); got.ID != messageID(h.n) {
+		w.t.Fatalf("%x was acknowledged in place of %d", got.ID[:8], h.n)
+	}
+	if took := time.Since(start); took != 0 {
+		w.t.Fatalf("a message took %v", took)
+	}
+}
+
+// within checks that what is held fits the budgets, now that all is quiet.
+func (w *world) within() {
+	w.t.Helper()
+	synctest.Wait()
+	for _, b := range []*budget{&w.s.outboundBudget, &w.s.bufferBudget} {
+		if held, lost := b.held.Load(), b.lost.Load(); held > b.limit || lost != 0 {
+			w.t.Fatalf("%s: %d bytes are held, %d written off", b.why.reason, held, lost)
+		}
+	}
+}
+
+// wantNothingBut checks that no reason beside the given ones was counted.
+func (w *world) wantNothingBut(those ...Reason) {
+	w.t.Helper()
+next:
+	for _, r := range Reasons() {
+		for _, each := range those {
+			if r == each {
+				continue next
+			}
+		}
+		if n := w.rejected(r); n != 0 {
+			w.t.Errorf("rejections_total{reason=%q} is %d", r, n)
+		}
+	}
+}
+
+// spec/003: outbound_budget_bytes. Recipients that read nothing, of whatever
+// sources, cannot hold more than the budget, and cost nobody else anything.
+func TestOutboundBudget(t *testing.T) {
+	for _, sc := range scenes {
+		t.Run(sc.name, func(t *testing.T) {
+			bubble(t, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
+				good := w.honest()
+				const pairs, rounds = 6, 5
+				var senders, recipients []*peer
+				var circuits []uint64
+				for i := range pairs {
+					a, b := w.from(sc.attacker(2*i), byte(2*i)), w.from(sc.attacker(2*i+1), byte(2*i+1))
+					circuits = append(circuits, w.pairUp(a, b))
+					b.stopReading()
+					senders, recipients = append(senders, a), append(recipients, b)
+				}
+				for n := range rounds {
+					for i, a := range senders {
+						// A sender may be shed itself.
+						a.nc.Write(masked(0x82, wire.Send{Circuit: circuits[i], ID: messageID(n), Payload: make([]byte, 1<<20-wire.SendHead)}.Append(nil)))
+						good.talk(1226)
+						w.within()
+					}
+				}
+				// 30 MiB came; what was taken and is not held went with who held it.
+				shed, found := w.rejected(ReasonOutboundShed), w.rejected(ReasonGlobalOutbound)
+				if shed < 3 || found < shed {
+					t.Errorf("%d were shed, %d found the budget spent", shed, found)
+				}
+				w.wantNothingBut(ReasonOutboundShed, ReasonGlobalOutbound)
+				if held := w.s.outboundBudget.held.Load(); held < 4<<20 {
+					t.Errorf("%d bytes are held: more were shed than needed", held)
+				}
+				for _, b := range recipients {
+					b.resume()
+				}
+				for _, a := range senders {
+					a.nc.Close()
+				}
+				good.talk(1 << 19)
+			})
+		})
+	}
+}
+
+// spec/003: buffer_budget_bytes. The same for messages that never end.
+func TestBufferBudget(t *testing.T) {
+	for _, sc := range scenes {
+		t.Run(sc.name, func(t *testing.T) {
+			bubble(t, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
+				good := w.honest()
+				const attackers = 10
+				for i := range attackers {
+					p := w.from(sc.attacker(i), byte(i))
+					whole := masked(0x82, wire.Send{Payload: make([]byte, 1<<20-wire.SendHead)}.Append(nil))
+					p.nc.Write(whole[:len(whole)-1])
+					good.talk(1226)
+					good.talk(100 << 10) // more than one read, so it is buffered too
+					w.within()
+				}
+				if shed := w.rejected(ReasonBufferShed); shed != attackers-3 {
+					t.Errorf("%d were shed", shed)
+				}
+				w.wantNothingBut(ReasonBufferShed)
+			})
+		})
+	}
+}
+
+// A source pays for all its connections together: many that hold little each
+// weigh more than one that holds much. Where sources are not known it is the
+// other way round.
+func TestSourcesPayTogether(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		client string
+		change func(*Config)
+		pays   string
+	}{
+		{"known", "203.0.113.1:1", proxied, "the many"},
+		{"no address", "", proxied, "the many"},
+		{"not known", "203.0.113.1:1", func(c *Config) { c.Limits.MaxConnectionsPerIP = 0 }, "the one"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bubble(t, func(c *Config) { tc.change(c); small(c) }, func(t *testing.T, w *world) {
+				announce := func(p *peer, size, part int) {
+					b := binary.BigEndian.AppendUint64([]byte{0x82, 0x80 | 127}, uint64(size))
+					p.nc.Write(append(b, make([]byte, 4+part)...))
+					synctest.Wait()
+				}
+				one := w.from("198.51.100.7:1", 200)
+				announce(one, 900<<10, 900<<10-1)
+				for i := range 10 {
+					announce(w.from(tc.client, byte(i)), 500<<10, 500<<10-1)
+				}
+				w.within()
+				if w.rejected(ReasonBufferShed) == 0 {
+					t.Fatal("nobody was shed")
+				}
+				// The one's message comes wholly, or never.
+				alive := "the one"
+				if _, err := one.nc.Write([]byte{0}); err == nil {
+					synctest.Wait()
+					if w.rejected(ReasonUnknownFrame) == 1 {
+						alive = "the many"
+					}
+				}
+				if alive != tc.pays {
+					t.Fatalf("%s paid", alive)
+				}
+			})
+		})
+	}
+}
+
+// Who needs the bytes and is the heaviest goes itself.
+func TestNewcomerIsTheHeaviest(t *testing.T) {
+	bubble(t, func(c *Config) { proxied(c); small(c); c.Limits.BufferBudgetBytes = 1 << 20 }, func(t *testing.T, w *world) {
+		good := w.honest()
+		p := w.from("203.0.113.1:1", 1)
+		p.nc.Write(masked(0x82, make([]byte, 1<<20)))
+		if code, _, _ := p.end(); code != 0 {
+			t.Fatalf("closed with %d", code)
+		}
+		w.wantOnly(ReasonBufferShed, 1)
+		good.talk(1226)
+	})
+}
+
+// What a sender holds while it waits for room is the sender's: its frame, the
+// message that it came from, and the buffer of the read.
+func TestWaitingIsCharged(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b := w.member(1), w.member(2)
+		circuit, n := w.stuffed(a, b, 1<<20)
+		from, to := w.s.dir.members[identity(a.key)], w.s.dir.members[identity(b.key)]
+		balances := func() (out, buffers, queue int64) {
+			synctest.Wait()
+			out, _ = from.out.account.balance()
+			buffers, _ = from.buffers.balance()
+			queue, _ = to.out.account.balance()
+			return out, buffers, queue
+		}
+		out, buffers, before := balances()
+		if out != 0 || buffers != readSize {
+			t.Fatalf("%d and %d bytes are charged before it waits", out, buffers)
+		}
+		if least := int64(n) << 20; before < least || before > least*9/8+writeSize {
+			t.Fatalf("%d bytes are charged for a queue of %d messages of 1 MiB", before, n)
+		}
+		a.send(wire.Send{Circuit: circuit, ID: messageID(n), Payload: make([]byte, 1<<20)})
+		out, buffers, queue := balances()
+		if out < 1<<20 || out > 9<<17 || buffers < 1<<20+readSize || queue != before {
+			t.Fatalf("%d and %d bytes are charged while it waits, %d for the queue", out, buffers, queue)
+		}
+		b.resume()
+		for range n + 1 {
+			want[wire.Message](b)
+		}
+		want[wire.MessageAck](a)
+		if out, buffers, queue := balances(); out != 0 || buffers != readSize || queue != 0 {
+			t.Fatalf("%d, %d and %d bytes are charged after it", out, buffers, queue)
+		}
+	})
+}
+
+// A session that may not be read for a while keeps what was read, charged.
+func TestPausedReaderIsCharged(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *world) {
+		for _, buffer := range []bool{true, false} {
+			near, far := memconn.Pipe(netip.MustParseAddrPort("203.0.113.1:1"), netip.MustParseAddrPort("127.0.0.1:7777"))
+			c := w.s.newSession(far, new(admission.Lease), 0, time.Now(), nil)
+			c.io.raw = struct{ syscall.RawConn }{} // read by readiness
+			c.pausedUntil = time.Now().Add(time.Second)
+			done := make(chan bool)
+			go func() { done <- c.hold(buffer) }()
+			synctest.Wait()
+			want := int64(0)
+			if buffer {
+				want = readSize
+			}
+			if got, _ := c.buffers.balance(); got != want {
+				t.Errorf("%d bytes are charged, want %d", got, want)
+			}
+			if !<-done {
+				t.Error("the session has ended")
+			}
+			if got, _ := c.buffers.balance(); got != 0 {
+				t.Errorf("%d bytes are charged after it", got)
+			}
+			near.Close()
+			far.Close()
+		}
+	})
+}
+
+// Answers that nobody reads are bounded too.
+func TestBudgetOfAnswers(t *testing.T) {
+	bubble(t, func(c *Config) { proxied(c); small(c) }, func(t *testing.T, w *world) {
+		good := w.honest()
+		frame := masked(0x82, wire.Send{Circuit: 1}.Append(nil))
+		var flood []byte
+		for range 3000 {
+			flood = append(flood, frame...)
+		}
+		for i := range 80 {
+			p := w.from(fmt.Sprintf("203.0.113.%d:1", i+1), byte(i))
+			p.stopReading()
+			// The relay stops reading once its answers pile up.
+			p.nc.SetWriteDeadline(time.Now().Add(time.Millisecond))
+			p.nc.Write(flood)
+			w.within()
+		}
+		if w.rejected(ReasonOutboundShed) == 0 {
+			t.Fatalf("nobody was shed, %d bytes are held", w.s.outboundBudget.held.Load())
+		}
+		w.wantNothingBut(ReasonOutboundShed)
+		good.talk(1226)
+	})
+}
+
+// The last words of a session that has ended already do not outlast the budget.
+func TestLastWordsAreShed(t *testing.T) {
+	bubble(t, func(c *Config) { small(c) }, func(t *testing.T, w *world) {
+		a, b := w.from("203.0.113.1:1", 1), w.from("203.0.113.2:1", 2)
+		circuit := w.pairUp(a, b)
+		b.stopReading()
+		for n := range 12 {
+			a.send(wire.Send{Circuit: circuit, ID: messageID(n), Payload: make([]byte, 1<<20-wire.SendHead)})
+			want[wire.MessageAck](a)
+		}
+		start := time.Now()
+		w.from("203.0.113.2:1", 2) // takes b's place
+		want[wire.CircuitClosed](a)
+		synctest.Wait()
+		if held := w.s.outboundBudget.held.Load(); held < 12<<20 {
+			t.Fatalf("the older connection was cut at once, %d bytes are held", held)
+		}
+		c, d := w.from("203.0.113.3:1", 3), w.from("203.0.113.4:1", 4)
+		circuit = w.pairUp(c, d)
+		d.stopReading()
+		for n := range 8 {
+			c.send(wire.Send{Circuit: circuit, ID: messageID(n), Payload: make([]byte, 1<<20-wire.SendHead)})
+			want[wire.MessageAck](c)
+			w.within()
+		}
+		if time.Since(start) != 0 {
+			t.Fatal("somebody has waited")
+		}
+		d.resume()
+		for range 8 {
+			want[wire.Message](d)
+		}
+		w.wantNothingBut(ReasonGlobalOutbound)
+		b.resume()
+	})
+}
+
+// A message to a recipient that is shed for it is not acknowledged.
+func TestShedRecipientGetsNothing(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		a, b := w.from("203.0.113.1:1", 1), w.from("203.0.113.2:1", 2)
+		circuit := w.pairUp(a, b)
+		b.stopReading()
+		for n := range 20 {
+			a.send(wire.Send{Circuit: circuit, ID: messageID(n), Payload: make([]byte, 1<<20-wire.SendHead)})
+			synctest.Wait()
+			if w.rejected(ReasonOutboundShed) == 0 {
+				want[wire.MessageAck](a)
+				continue
+			}
+			var refused, closed bool
+			for range 2 {
+				switch f := want[wire.Frame](a).(type) {
+				case wire.Error:
+					refused = f.Fault == wire.FaultNoCircuit && f.MessageID == messageID(n)
+				case wire.CircuitClosed:
+					closed = f.Circuit == circuit
+				}
+			}
+			if !refused || !closed {
+				t.Fatalf("refused %v, circuit closed %v", refused, closed)
+			}
+			a.quiet()
+			b.resume()
+			return
+		}
+		t.Fatal("20 MiB are in a budget of 16 MiB")
+	})
+}
+
+// Before it has an identity a client may send nothing that is longer than the
+// longest PUBLISH; once it has one, the limit is the policy's, also for what
+// follows PUBLISH without waiting for the answer.
+func TestUnprovenSendsLittle(t *testing.T) {
+	header := func(first byte, size uint16) []byte {
+		return append(binary.BigEndian.AppendUint16([]byte{first, 0x80 | 126}, size), 0, 0, 0, 0)
+	}
+	for _, tc := range []struct {
+		name  string
+		bytes []byte
+	}{
+		{"one byte more", header(0x82, wire.MaxPublish+1)},
+		{"in fragments", append(masked(0x02, make([]byte, wire.MaxPublish)), header(0x80, 126)...)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bubble(t, nil, func(t *testing.T, w *world) {
+				p := w.dial("192.0.2.1:1").upgrade()
+				p.hello()
+				p.write(tc.bytes)
+				if code, text, _ := p.end(); code != websocket.CodeTooBig || text != "oversized_frame" {
+					t.Fatalf("closed with %d %q", code, text)
+				}
+				w.wantOnly(ReasonOversizedFrame, 1)
+			})
+		})
+	}
+	bubble(t, nil, func(t *testing.T, w *world) {
+		p := w.dial("192.0.2.1:1").upgrade()
+		p.hello()
+		key := newKey(1)
+		p.write(append(masked(0x82, wire.NewPublish(key, make([]byte, wire.MaxBundle), p.nonce, [32]byte{}).Append(nil)),
+			masked(0x82, wire.Send{Payload: make([]byte, wire.MaxPublish)}.Append(nil))...))
+		want[wire.Published](p)
+		if got := want[wire.Error](p); got.Fault != wire.FaultNoCircuit {
+			t.Fatalf("%+v", got)
+		}
+	})
+}
