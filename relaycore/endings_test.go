@@ -299,8 +299,14 @@ func TestDrain(t *testing.T) {
 			idle.write(header(t, ""))
 			synctest.Wait()
 			start := time.Now()
+			var open atomic.Int64
+			time.AfterFunc(tc.spread, func() { open.Store(w.s.count.open.Load()) })
 			w.stop()
 			took := time.Since(start)
+			// None of them closes by itself, so all still have their last words.
+			if n := open.Load(); tc.grace > 0 && n != int64(tc.sessions) {
+				t.Errorf("%d connections were open at the last close", n)
+			}
 			if most := time.Duration(tc.grace) * time.Second; took > most {
 				t.Fatalf("it took %v", took)
 			}

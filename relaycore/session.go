@@ -210,7 +210,6 @@ func (c *session) consume(in []byte) {
 		}
 		c.event(ev)
 		c.parser.Forget()
-		c.weigh(false)
 		// With nothing left, the read buffer need not wait too.
 		if len(in) > 0 && !c.hold(true) {
 			return
@@ -265,7 +264,7 @@ func (c *session) event(ev websocket.Event) {
 
 // hold waits while the session may not be read: its byte bucket is in debt, or
 // its own answers pile up; buffer says that a read buffer waits with it. It
-// reports false when the session has ended.
+// reports false when the session has ended. It gives back what consume has let go of.
 func (c *session) hold(buffer bool) bool {
 	defer c.weigh(false)
 	for !c.over() {

@@ -308,9 +308,103 @@ func TestPausedReaderIsCharged(t *testing.T) {
 	})
 }
 
+// So does a sender that waits for room in another's queue.
+func TestWaitingSenderIsCharged(t *testing.T) {
+	bubble(t, big, func(t *testing.T, w *world) {
+		a, b := w.member(1), w.member(2)
+		w.stuffed(a, b, 1226)
+		near, far := memconn.Pipe(netip.MustParseAddrPort("203.0.113.1:1"), netip.MustParseAddrPort("127.0.0.1:7777"))
+		defer near.Close()
+		defer far.Close()
+		c := w.s.newSession(far, new(admission.Lease), 0, time.Now(), nil)
+		c.io.raw = struct{ syscall.RawConn }{} // read by readiness
+		done := make(chan delivery)
+		go func() { done <- c.deliver(w.s.dir.members[identity(b.key)], message(wire.Message{})) }()
+		synctest.Wait()
+		if got, _ := c.buffers.balance(); got != readSize {
+			t.Errorf("%d bytes are charged", got)
+		}
+		c.end(gone)
+		if got := <-done; got != departed {
+			t.Errorf("the delivery ended with %d", got)
+		}
+		if got, _ := c.buffers.balance(); got != 0 {
+			t.Errorf("%d bytes are charged after it", got)
+		}
+	})
+}
+
+// A writer that waits for its socket holds a buffer of its own. Who has ended
+// counts no more.
+func TestWriterIsCharged(t *testing.T) {
+	bubble(t, small, func(t *testing.T, w *world) {
+		a, b := w.from("203.0.113.1:1", 1), w.from("203.0.113.2:1", 2)
+		circuit := w.pairUp(a, b)
+		b.stopReading()
+		a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 4*memconn.BufferSize)})
+		want[wire.MessageAck](a)
+		synctest.Wait()
+		c := w.s.dir.members[identity(b.key)]
+		c.out.mu.Lock()
+		held := int64(cap(c.out.taken.buf) + writeSize)
+		c.out.mu.Unlock()
+		if got, _ := c.out.account.balance(); got != held {
+			t.Errorf("%d bytes are charged, want %d", got, held)
+		}
+		// Somebody holds nearly all; the buffer of another's writer is what is too much.
+		const most = 16<<20 - 1<<20
+		c.out.account.add(most)
+		defer c.out.account.add(-most)
+		d := w.s.dir.members[identity(a.key)]
+		rest := int(w.s.outboundBudget.limit - w.s.outboundBudget.held.Load())
+		d.out.account.add(rest - writeSize/2)
+		defer d.out.account.add(-(rest - writeSize/2))
+		a.hello()
+		w.wantOnly(ReasonOutboundShed, 1)
+		if _, live := c.out.account.balance(); live {
+			t.Error("it still counts")
+		}
+		a.nc.Close()
+		synctest.Wait()
+		if _, live := d.out.account.balance(); live {
+			t.Error("who has left still counts")
+		}
+		b.resume()
+	})
+}
+
+// A sender that is the heaviest itself goes, and its message with it.
+func TestSenderIsTheHeaviest(t *testing.T) {
+	bubble(t, func(c *Config) { small(c); c.Limits.MaxMessageBytes, c.Limits.BufferBudgetBytes = 4<<20, 64<<20 }, func(t *testing.T, w *world) {
+		good := w.honest()
+		a := w.from("203.0.113.1:1", 1)
+		for i := range 5 {
+			b := w.from("203.0.113.1:1", byte(10+i))
+			circuit := w.pairUp(a, b)
+			b.stopReading()
+			a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 5<<19)})
+			want[wire.MessageAck](a)
+		}
+		w.wantOnly("", 0)
+		circuit := w.pairUp(a, good.to)
+		a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 4<<20-wire.SendHead)})
+		a.end()
+		if got := want[wire.CircuitClosed](good.to); got.Circuit != circuit {
+			t.Fatalf("%+v", got)
+		}
+		good.to.quiet()
+		good.talk(1226)
+		w.wantNothingBut(ReasonOutboundShed, ReasonGlobalOutbound)
+		if n := w.rejected(ReasonOutboundShed); n != 1 {
+			t.Errorf("%d were shed", n)
+		}
+	})
+}
+
 // Answers that nobody reads are bounded too.
 func TestBudgetOfAnswers(t *testing.T) {
-	bubble(t, func(c *Config) { proxied(c); small(c) }, func(t *testing.T, w *world) {
+	// The budget is spent amid a session's answers, not by its writer's buffer.
+	bubble(t, func(c *Config) { proxied(c); small(c); c.Limits.OutboundBudgetBytes += 128 << 10 }, func(t *testing.T, w *world) {
 		good := w.honest()
 		frame := masked(0x82, wire.Send{Circuit: 1}.Append(nil))
 		var flood []byte
