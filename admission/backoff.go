@@ -39,5 +39,22 @@ func (b *AcceptBackoff) Retry(err error) (pause time.Duration, retry bool) {
 	return b.pause, true
 }
 
+// Wait is Retry for an accept loop that a channel ends: it pauses, and reports
+// whether to accept again. It is false too once done is closed.
+func (b *AcceptBackoff) Wait(err error, done <-chan struct{}) bool {
+	pause, again := b.Retry(err)
+	if !again {
+		return false
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-done:
+		return false
+	}
+}
+
 // Reset starts the pauses over. The loop calls it after an accept that succeeded.
 func (b *AcceptBackoff) Reset() { b.pause = 0 }

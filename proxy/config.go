@@ -3,11 +3,12 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
+	"time"
 
 	"relayedge/admission"
+	"relayedge/internal/hostport"
+	"relayedge/internal/keyfault"
 )
 
 // ListenerConfig is one entry of the listeners section of the policy.
@@ -42,42 +43,18 @@ type Limits struct {
 // Validate judges what the tags cannot say.
 func (c ListenerConfig) Validate() error {
 	var faults []error
-	if _, err := ParseBind(c.Bind); err != nil {
-		faults = append(faults, keyError{"bind", err.Error()})
+	if _, err := hostport.ParseBind(c.Bind); err != nil {
+		faults = append(faults, keyfault.New("bind", "%w", err))
 	}
 	for i, name := range c.ALPN {
 		if name == "" || len(name) > 255 {
-			faults = append(faults, keyError{fmt.Sprintf("alpn[%d]", i), "a protocol name has 1 to 255 bytes"})
+			faults = append(faults, keyfault.New(fmt.Sprintf("alpn[%d]", i), "a protocol name has 1 to 255 bytes"))
 		}
 	}
 	if c.TLS == "none" && c.ClientCAFile != "" {
-		faults = append(faults, keyError{"client_ca_file", "client certificates need tls: terminate"})
+		faults = append(faults, keyfault.New("client_ca_file", "client certificates need tls: terminate"))
 	}
 	return errors.Join(faults...)
-}
-
-// ParseBind returns the network and the address to listen on for a bind of
-// host:port, whose host is an IP address, "localhost", or empty for all
-// addresses. An IPv4 address is listened on as IPv4 alone; [::] takes both.
-func ParseBind(bind string) (network string, err error) {
-	host, port, err := net.SplitHostPort(bind)
-	if err != nil {
-		return "", fmt.Errorf("%q is no address to listen on; write host:port, as in 127.0.0.1:8443 or [::]:443", bind)
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return "", fmt.Errorf("%q is no port; allowed is 0 to 65535, 0 for a free one", port)
-	}
-	if host == "" || host == "localhost" {
-		return "tcp", nil
-	}
-	addr, err := netip.ParseAddr(host)
-	if err != nil {
-		return "", fmt.Errorf("%q is no IP address; write one, or [::] for all addresses", host)
-	}
-	if addr.Is4() {
-		return "tcp4", nil
-	}
-	return "tcp", nil
 }
 
 // each emits the limits in force by their keys.
@@ -107,8 +84,28 @@ func (l Limits) each(emit func(limit string, value float64)) {
 	}
 }
 
-// keyError is a fault of one key of the policy.
-type keyError struct{ key, problem string }
+// times are the limits in the units that an engine counts in.
+type times struct {
+	proxyHeader, handshake, firstByte, idle, writerStall, halfClose, drain time.Duration
 
-func (e keyError) Error() string     { return e.problem }
-func (e keyError) PolicyKey() string { return e.key }
+	idleCountsBoth bool
+	bytes          admission.Rate
+}
+
+func (l Limits) times() *times {
+	secs := func(n int) time.Duration { return time.Duration(n) * time.Second }
+	return &times{
+		proxyHeader:    secs(l.ProxyHeaderTimeoutSecs),
+		handshake:      secs(l.TLSHandshakeTimeoutSecs),
+		firstByte:      secs(l.FirstByteTimeoutSecs),
+		idle:           secs(l.ConnectionTimeoutSecs),
+		writerStall:    secs(l.WriterStallSecs),
+		halfClose:      secs(l.HalfCloseTimeoutSecs),
+		drain:          secs(l.DrainSecs),
+		idleCountsBoth: l.IdleCounts == "both",
+		bytes: admission.Rate{
+			N: int64(l.RateLimitBPS), Per: time.Second,
+			Burst: int64(max(l.RateLimitBPS, l.RateLimitBurstBytes)),
+		},
+	}
+}

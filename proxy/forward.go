@@ -28,9 +28,10 @@ type forwarding struct {
 	silence silence
 }
 
-// forward copies both ways until the pair ends. The caller's goroutine reads the client.
-func (f *forwarding) forward() {
-	f.silence.begin(f.times, f.client, f.relay)
+// forward copies both ways until the pair ends. The caller's goroutine reads
+// the client, whose first byte is awaited since it was ready for it.
+func (f *forwarding) forward(ready time.Time) {
+	f.silence.begin(f.times, f.client, f.relay, ready)
 
 	var other sync.WaitGroup
 	other.Go(func() {

@@ -242,6 +242,19 @@ func TestFirstByte(t *testing.T) {
 			e.wantEnd(FirstByteTimeout)
 		})
 	})
+	t.Run("while the relay is dialled", func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
+			e := newEdge(t, func(c *edgeConfig) { limits(&c.limits) })
+			e.relay.SetDialDelay(3 * time.Second)
+			client, relay := e.pair()
+			time.Sleep(17*time.Second - time.Nanosecond)
+			e.wantOpen()
+			time.Sleep(time.Nanosecond)
+			e.wantEnd(FirstByteTimeout)
+			client.Close()
+			relay.Close()
+		})
+	})
 	t.Run("spoken", func(t *testing.T) {
 		both(t, limits, func(t *testing.T, e *testEdge, client, relay halfCloser) {
 			time.Sleep(20*time.Second - time.Nanosecond)

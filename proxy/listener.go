@@ -82,32 +82,26 @@ func tlsConfig(cfg ListenerConfig, certificate func(*tls.ClientHelloInfo) (*tls.
 	return c, nil
 }
 
-// accept takes connections until the socket is closed. An accept that fails for
-// want of something that comes back is tried again; a refusal costs a close.
+// accept takes connections until ctx ends. An accept that fails for a reason
+// that passes is tried again; a refusal costs a close.
 func (l *listener) accept(ctx context.Context) error {
 	var backoff admission.AcceptBackoff
 	for {
 		conn, err := l.socket.Accept()
-		if err != nil {
+		if err == nil {
+			backoff.Reset()
+			l.admit(conn)
+			continue
+		}
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			l.server.stats.refuse(Descriptors)
+		}
+		if !backoff.Wait(err, ctx.Done()) {
 			if ctx.Err() != nil {
 				return nil
 			}
-			pause, again := backoff.Retry(err)
-			if !again {
-				return err
-			}
-			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-				l.server.stats.refuse(Descriptors)
-			}
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return nil
-			}
-			continue
+			return err
 		}
-		backoff.Reset()
-		l.admit(conn)
 	}
 }
 

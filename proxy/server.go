@@ -56,8 +56,9 @@ type Server struct {
 	accepting bool
 }
 
-// New builds the edge. It starts nothing; it fails on limits out of range, a
-// listener whose upstream is unknown, or a file that cannot be read.
+// New builds the edge from a config in the ranges of its tags. It starts nothing;
+// it fails on limits that the gate refuses, a listener whose upstream or an
+// engine that is unknown, or a file that cannot be read.
 func New(cfg Config) (*Server, error) {
 	gate, err := admission.NewGate(cfg.Limits.Limits)
 	if err != nil {

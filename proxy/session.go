@@ -88,13 +88,13 @@ func (s *session) secured(conn *tls.Conn) {
 }
 
 // dial reaches the relay; stop interrupts it.
-func (s *session) dial() (net.Conn, Reason) {
+func (s *session) dial() (socket, Reason) {
 	conn, err := s.listener.upstream.Dial(s.ctx)
 	switch {
 	case err == nil && !s.adopt(conn):
 		return nil, Drain
 	case err == nil:
-		return conn, ""
+		return newSocket(conn), ""
 	case errors.Is(err, upstream.ErrLocalPorts):
 		return nil, LocalPorts
 	case errors.Is(err, upstream.ErrDescriptors):
@@ -181,15 +181,13 @@ func channelBinding(state *tls.ConnectionState) []byte {
 	return binding
 }
 
-// end names the outcome; the first one that is named stands. It returns false,
-// so that a step which failed can return it.
-func (s *session) end(r Reason) bool {
+// end names the outcome; the first one that is named stands.
+func (s *session) end(r Reason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.outcome == "" {
 		s.outcome = r
 	}
-	return false
 }
 
 // stop ends the session from anywhere: whatever it waits for is interrupted. A

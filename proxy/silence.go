@@ -4,35 +4,7 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"relayedge/admission"
 )
-
-// times are the limits in the units that an engine counts in.
-type times struct {
-	proxyHeader, handshake, firstByte, idle, writerStall, halfClose, drain time.Duration
-
-	idleCountsBoth bool
-	bytes          admission.Rate
-}
-
-func (l Limits) times() *times {
-	secs := func(n int) time.Duration { return time.Duration(n) * time.Second }
-	return &times{
-		proxyHeader:    secs(l.ProxyHeaderTimeoutSecs),
-		handshake:      secs(l.TLSHandshakeTimeoutSecs),
-		firstByte:      secs(l.FirstByteTimeoutSecs),
-		idle:           secs(l.ConnectionTimeoutSecs),
-		writerStall:    secs(l.WriterStallSecs),
-		halfClose:      secs(l.HalfCloseTimeoutSecs),
-		drain:          secs(l.DrainSecs),
-		idleCountsBoth: l.IdleCounts == "both",
-		bytes: admission.Rate{
-			N: int64(l.RateLimitBPS), Per: time.Second,
-			Burst: int64(max(l.RateLimitBPS, l.RateLimitBurstBytes)),
-		},
-	}
-}
 
 // silence decides how long the two readers of a pair may wait:
 //
@@ -48,8 +20,8 @@ type silence struct {
 	times *times
 
 	mu            sync.Mutex // guards all below, and that the deadlines fit them
-	began         time.Time
-	spoken        bool // a byte of the client's has reached the relay
+	ready         time.Time  // the end of the handshake, or what came before it
+	spoken        bool       // a byte of the client's has reached the relay
 	client, relay stream
 }
 
@@ -61,10 +33,10 @@ type stream struct {
 	armed time.Time // the read deadline that is set; zero: none
 }
 
-// begin starts the clocks.
-func (q *silence) begin(t *times, client, relay net.Conn) {
+// begin starts the clocks; that of the first byte has run since ready.
+func (q *silence) begin(t *times, client, relay net.Conn, ready time.Time) {
 	now := time.Now()
-	q.times, q.began = t, now
+	q.times, q.ready = t, ready
 	q.client = stream{conn: client, moved: now}
 	q.relay = stream{conn: relay, moved: now}
 }
@@ -164,7 +136,7 @@ func (q *silence) limit(s *stream) (time.Time, Reason) {
 		since = both
 	}
 	idle := since.Add(q.times.idle)
-	if first := q.began.Add(q.times.firstByte); !q.spoken && q.times.firstByte > 0 && first.Before(idle) {
+	if first := q.ready.Add(q.times.firstByte); !q.spoken && q.times.firstByte > 0 && first.Before(idle) {
 		return first, FirstByteTimeout
 	}
 	return idle, IdleTimeout

@@ -17,84 +17,77 @@ func serveStream(s *session) {
 	s.carry()
 }
 
-// carry is the life of a connection, top to bottom.
+// carry is the life of a connection, top to bottom. Each step returns why the
+// connection ends there, or nothing.
 func (s *session) carry() {
-	client, times := s.wire, s.server.times
 	began := s.accepted
-
 	if !s.listener.trust.Empty() {
-		if !s.awaitProxyHeader(client, times) {
+		if reason := s.awaitProxyHeader(); reason != "" {
+			s.end(reason)
 			return
 		}
 		began = time.Now()
 	}
-
-	var secure *tls.Conn
 	if s.listener.tls != nil {
-		if secure = s.handshake(client, began, times); secure == nil {
+		if reason := s.handshake(began); reason != "" {
+			s.end(reason)
 			return
 		}
 	}
-
+	ready := time.Now()
+	s.wire.settle(s.server.times.writerStall)
 	relay, reason := s.dial()
+	if reason == "" {
+		reason = s.introduce(relay)
+	}
 	if reason != "" {
 		s.end(reason)
 		return
 	}
-	client.settle(times.writerStall)
-	f := &forwarding{s: s, times: times, client: client, tls: secure, relay: newSocket(relay)}
-	if !s.introduce(f.relay, times) {
-		return
-	}
-	f.forward()
+	f := &forwarding{s: s, times: s.server.times, client: s.wire, tls: s.secure, relay: relay}
+	f.forward(ready)
 }
 
 // awaitProxyHeader reads the header that a trusted peer owes, in its time.
-func (s *session) awaitProxyHeader(client *wire, times *times) bool {
-	client.SetReadDeadline(s.accepted.Add(times.proxyHeader))
-	h, rest, err := proxyheader.Read(client, proxyheader.V1|proxyheader.V2)
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			return s.end(ClientClosed) // a load balancer's check: connect and close
-		}
-		if r := streamEnd(err); r == Reset {
-			return s.end(Reset)
-		}
-		return s.end(ProxyHeader)
+func (s *session) awaitProxyHeader() Reason {
+	s.wire.SetReadDeadline(s.accepted.Add(s.server.times.proxyHeader))
+	h, rest, err := proxyheader.Read(s.wire, proxyheader.V1|proxyheader.V2)
+	switch {
+	case errors.Is(err, io.EOF):
+		return ClientClosed // a load balancer's check: connect and close
+	case streamEnd(err) == Reset:
+		return Reset
+	case err != nil:
+		return ProxyHeader
 	}
-	if r := s.named(h, time.Now()); r != "" {
-		return s.end(r)
-	}
-	client.unread(rest)
-	return true
+	s.wire.unread(rest)
+	return s.named(h, time.Now())
 }
 
 // handshake ends TLS, or names why it could not. Nothing but the socket is
 // held for a client that has not sent its first byte.
-func (s *session) handshake(client *wire, began time.Time, times *times) *tls.Conn {
+func (s *session) handshake(began time.Time) Reason {
 	s.server.stats.handshaking.Add(1)
 	defer s.server.stats.handshaking.Add(-1)
-	client.SetDeadline(began.Add(times.handshake))
-	if _, err := client.fill(); err != nil {
-		s.end(handshakeFailure(err, nil))
-		return nil
+	s.wire.SetDeadline(began.Add(s.server.times.handshake))
+	if _, err := s.wire.fill(); err != nil {
+		return handshakeFailure(err, nil)
 	}
-	secure := tls.Server(client, s.listener.tls)
+	secure := tls.Server(s.wire, s.listener.tls)
 	if err := secure.Handshake(); err != nil {
-		reason := handshakeFailure(err, client.certErr)
+		reason := handshakeFailure(err, s.wire.certErr)
 		if header, ok := errors.AsType[tls.RecordHeaderError](err); ok && reason == NotTLS {
-			answerPlain(client, header.RecordHeader)
+			answerPlain(s.wire, header.RecordHeader)
 		}
-		s.end(reason)
-		return nil
+		return reason
 	}
 	s.server.stats.handshakes.observe(time.Since(began))
 	s.secured(secure)
-	return secure
+	return ""
 }
 
 // answerPlain tells a client that speaks plain HTTP to the TLS port so.
-func answerPlain(client *wire, first [5]byte) {
+func answerPlain(client io.Writer, first [5]byte) {
 	switch string(first[:4]) {
 	case "GET ", "HEAD", "POST", "PUT ", "OPTI", "DELE", "PATC", "CONN":
 		io.WriteString(client, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 23\r\n\r\nThis port speaks TLS.\r\n")
@@ -103,17 +96,17 @@ func answerPlain(client *wire, first [5]byte) {
 
 // introduce tells the relay who the client is, at once: a relay that speaks
 // first waits for it.
-func (s *session) introduce(relay socket, times *times) bool {
+func (s *session) introduce(relay socket) Reason {
 	header, err := s.header()
 	if err != nil {
 		s.server.log.Error("the PROXY header does not fit", "id", s.id, "error", err)
-		return s.end(UpstreamUnavailable)
+		return UpstreamUnavailable
 	}
 	if len(header) == 0 {
-		return true
+		return ""
 	}
-	if err := relay.writeAll(header, times.writerStall); err != nil {
-		return s.end(writeFault(err, false, UpstreamUnavailable))
+	if err := relay.writeAll(header, s.server.times.writerStall); err != nil {
+		return writeFault(err, false, UpstreamUnavailable)
 	}
-	return true
+	return ""
 }

@@ -42,7 +42,7 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if err != nil {
 		return err
 	}
-	socket, err := service.Listen("tcp", p.Relay.Bind)
+	socket, err := service.Listen(p.Relay.Bind)
 	if err != nil {
 		return fmt.Errorf("relay.bind: %w", err)
 	}

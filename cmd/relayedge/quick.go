@@ -10,8 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"relayedge/cmd/internal/policy"
-	"relayedge/proxy"
-	"relayedge/proxy/upstream"
+	"relayedge/internal/hostport"
 )
 
 // quickFlags are the common case without a policy file.
@@ -34,11 +33,11 @@ func (q *quickFlags) register(c *cobra.Command) {
 // policy is the policy file that the flags stand for, read as one: the same
 // defaults, ranges and judgements.
 func (q *quickFlags) policy() (*policy.Policy, error) {
-	if _, err := proxy.ParseBind(q.listen); err != nil {
+	if _, err := hostport.ParseBind(q.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
 	if q.upstream != "" {
-		if err := (upstream.Config{Addresses: []string{q.upstream}}).Validate(); err != nil {
+		if err := hostport.CheckTarget(q.upstream); err != nil {
 			return nil, fmt.Errorf("--upstream: %w", err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -21,6 +22,7 @@ import (
 	"relayedge/proxy/certs"
 	"relayedge/proxy/upstream"
 	"relayedge/relaycore"
+	"relayedge/relaycore/wire"
 )
 
 func runCommand() *cobra.Command {
@@ -86,7 +88,6 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	defer edge.close()
 
 	background, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer cancel()
@@ -125,11 +126,7 @@ type openSockets struct {
 func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.Logger) (*openSockets, error) {
 	e := new(openSockets)
 	for _, l := range p.Listeners {
-		network, err := proxy.ParseBind(l.Bind)
-		if err != nil {
-			return nil, err
-		}
-		socket, err := service.Listen(network, l.Bind)
+		socket, err := service.Listen(l.Bind)
 		if err != nil {
 			e.close()
 			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
@@ -179,7 +176,7 @@ func openRelay(p *policy.Policy, log *slog.Logger) (*inProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	socket, err := service.Listen("tcp", p.Relay.Bind)
+	socket, err := service.Listen(p.Relay.Bind)
 	if err != nil {
 		return nil, fmt.Errorf("relay.bind: %w", err)
 	}
@@ -255,7 +252,28 @@ func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProce
 	if metrics != "" {
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
 	}
-	if relay.server != nil && len(p.Certificates.SelfIssued) > 0 {
-		fmt.Fprintf(out, "try: relaycore try --insecure wss://%s/relay\n", edge.sockets[0].Socket.Addr())
+	if url := relayURL(edge, relay); url != "" {
+		insecure := ""
+		if len(p.Certificates.SelfIssued) > 0 {
+			insecure = "--insecure "
+		}
+		fmt.Fprintf(out, "try: relaycore try %s%s\n", insecure, url)
 	}
+}
+
+// relayURL is where the relay in this process is reached through the edge by
+// TLS, or nothing where no listener leads there.
+func relayURL(edge *openSockets, relay *inProcess) string {
+	for _, l := range edge.sockets {
+		if relay.server == nil || l.TLS == "none" || edge.upstreams[l.Upstream].Config.Addresses[0] != relay.addr() {
+			continue
+		}
+		addr := l.Socket.Addr().(*net.TCPAddr).AddrPort()
+		host := addr.Addr().Unmap().String()
+		if addr.Addr().Unmap().IsUnspecified() {
+			host = "localhost"
+		}
+		return "wss://" + net.JoinHostPort(host, strconv.Itoa(int(addr.Port()))) + wire.Path
+	}
+	return ""
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"relayedge/internal/keyfault"
 )
 
 // maxSelfIssued keeps the certificate of our own making well below the 64 KiB
@@ -23,30 +25,11 @@ type FilePair struct {
 	Key         string `key:"key" required:"true" path:"true" doc:"PEM file: the private key"`
 }
 
-// keyError is a fault at one key of the section.
-type keyError struct {
-	key  string
-	text string
-}
-
-func (e *keyError) Error() string { return e.text }
-
-// PolicyKey is the dotted path of the faulty key below the section.
-func (e *keyError) PolicyKey() string { return e.key }
-
-// Validate judges the section alone, without opening a file. Its faults carry
-// the key that they belong to in a method PolicyKey.
+// Validate judges the section alone, without opening a file.
 func (c Config) Validate() error {
-	var errs []error
-	for _, fault := range c.faults() {
-		errs = append(errs, fault)
-	}
-	return errors.Join(errs...)
-}
-
-func (c Config) faults() (faults []*keyError) {
+	var faults []error
 	fault := func(key, format string, args ...any) {
-		faults = append(faults, &keyError{key, fmt.Sprintf(format, args...)})
+		faults = append(faults, keyfault.New(key, format, args...))
 	}
 	for i, pair := range c.Files {
 		if pair.Certificate == "" {
@@ -73,7 +56,7 @@ func (c Config) faults() (faults []*keyError) {
 		}
 		first[name] = i
 	}
-	return faults
+	return errors.Join(faults...)
 }
 
 // issuableName returns the form in which a name of self_issued goes into the

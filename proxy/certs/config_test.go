@@ -83,7 +83,7 @@ func TestValidate(t *testing.T) {
 			if len(tt.cfg.Files) == 0 || err != nil {
 				if _, openErr := Open(tt.cfg, slog.New(slog.DiscardHandler)); (openErr == nil) != (err == nil) {
 					t.Errorf("Open: %v, Validate: %v", openErr, err)
-				} else if err != nil && !strings.Contains(openErr.Error(), "certificates."+strings.SplitN(tt.want[0], ":", 2)[0]+": ") {
+				} else if err != nil && !strings.Contains(openErr.Error(), strings.SplitN(tt.want[0], ":", 2)[0]+": ") {
 					t.Errorf("Open: %q does not name the key", openErr)
 				}
 			}

@@ -6,9 +6,9 @@
 // connection: it answers ErrUnknownName or ErrUnavailable, and the caller acts.
 //
 // The certificate for a client hello:
-//   - a server name is matched without regard to case (and to a final
-//     dot, which crypto/tls itself refuses); a certificate that holds the very name comes before one that covers it
-//     by a wildcard, which stands for exactly one label;
+//   - a server name is matched without regard to case (and to a final dot, which
+//     crypto/tls itself refuses); a certificate that holds the very name comes
+//     before one that covers it by a wildcard, which stands for exactly one label;
 //   - no server name, or the text of an IP address, gets the first configured
 //     certificate: the first of files, or else our own;
 //   - of several certificates for a name (an ECDSA and an RSA pair), the first
@@ -65,13 +65,10 @@ type Store struct {
 // outside its validity is served, with a warning, since clients may still want
 // it more than no edge at all.
 func Open(cfg Config, log *slog.Logger) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("certificates: %w", err)
+	}
 	var faults []error
-	for _, fault := range cfg.faults() {
-		faults = append(faults, fmt.Errorf("certificates.%s: %w", fault.key, fault))
-	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
-	}
 	s := new(Store)
 	now := time.Now()
 	for _, pair := range cfg.Files {

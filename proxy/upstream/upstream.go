@@ -1,6 +1,7 @@
 // Package upstream knows the relays behind the edge: their addresses, whether
-// they take connections, and how to reach them within a deadline. It knows
-// nothing of clients, headers or limits.
+// they take connections, and how to reach them within a deadline. Its Config
+// also carries what an upstream is told of its clients; that is read by proxy,
+// and this package knows nothing of clients, headers or limits.
 package upstream
 
 import (
@@ -9,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -121,31 +121,3 @@ func (u *Upstream) Up() bool {
 	defer u.mu.Unlock()
 	return u.failedAt.IsZero() || time.Since(u.failedAt) >= downFor
 }
-
-// Validate judges what the tags cannot say.
-func (c Config) Validate() error {
-	if len(c.Addresses) != 1 {
-		return keyError{"addresses", fmt.Sprintf("%d addresses are written; an upstream has one", len(c.Addresses))}
-	}
-	if err := checkAddress(c.Addresses[0]); err != nil {
-		return keyError{"addresses[0]", err.Error()}
-	}
-	return nil
-}
-
-func checkAddress(address string) error {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil || host == "" {
-		return fmt.Errorf("%q is no address; write host:port, as in 127.0.0.1:7777 or [::1]:7777", address)
-	}
-	if _, err := netip.ParseAddrPort("127.0.0.1:" + port); err != nil || port == "0" {
-		return fmt.Errorf("%q is no port; allowed is 1 to 65535", port)
-	}
-	return nil
-}
-
-// keyError is a fault of one key of the policy.
-type keyError struct{ key, problem string }
-
-func (e keyError) Error() string     { return e.problem }
-func (e keyError) PolicyKey() string { return e.key }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"relayedge/internal/hostport"
 	"relayedge/internal/policyfile"
 	"relayedge/proxy/upstream"
 )
@@ -43,7 +44,7 @@ func (p *Policy) adapt(doc *policyfile.Document) {
 		}
 	}
 	if edgeOnly {
-		// All connections look like the edge's, which has capped the clients already.
+		// The edge has capped the clients already, or is the only one that is seen.
 		if !doc.Written("relay.limits.max_connections_per_ip") {
 			p.Relay.Limits.MaxConnectionsPerIP = 0
 		}
@@ -81,9 +82,9 @@ func (p *Policy) leadsToRelay(u upstream.Config) bool {
 // dialable gives the address at which a bind is reached from its own machine.
 // A bind of port 0 stays: its port is known only once it listens.
 func dialable(bind string) string {
-	host, port, ok := splitAddress(bind)
-	if !ok || !host.IsUnspecified() || port == 0 {
+	b, err := hostport.ParseBind(bind)
+	if err != nil || !b.Host.IsUnspecified() || b.Port == 0 {
 		return bind
 	}
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(b.Port)))
 }

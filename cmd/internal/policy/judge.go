@@ -3,12 +3,11 @@ package policy
 import (
 	"fmt"
 	"maps"
-	"net"
-	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
+	"relayedge/admission"
+	"relayedge/internal/hostport"
 	"relayedge/internal/policyfile"
 	"relayedge/proxy/upstream"
 )
@@ -46,6 +45,7 @@ func (p *Policy) judge(doc *policyfile.Document) {
 	}
 	j.loops()
 	j.sockets()
+	j.namespaces()
 	if doc.Clean("listeners") && doc.Clean("upstreams") && doc.Clean("relay") {
 		j.relayPath()
 	}
@@ -151,40 +151,24 @@ func (j *judgement) sockets() {
 	}
 }
 
-// overlap reports whether two sockets cannot both listen: the same address, or
-// the same port where one takes all addresses. Port 0 is a free one each time.
-func overlap(a, b string) bool {
-	hostA, portA, okA := splitAddress(a)
-	hostB, portB, okB := splitAddress(b)
-	if !okA || !okB {
-		return a == b
+// namespaces finds metrics of the edge and of its relay under one name: in
+// process they stand on one endpoint.
+func (j *judgement) namespaces() {
+	const key = "relay.metrics.namespace"
+	if j.Relay.InProcess && j.Metrics.Enabled && j.Metrics.Namespace == j.Relay.Metrics.Namespace && j.doc.Clean(key) && j.doc.Clean("metrics.namespace") {
+		j.fault(key, "%q is the edge's namespace too, and both stand on one endpoint; write another", j.Relay.Metrics.Namespace)
 	}
-	if portA != portB || portA == 0 {
-		return false
-	}
-	all, all4 := netip.IPv6Unspecified(), netip.IPv4Unspecified()
-	covers := func(x, y netip.Addr) bool { return x == y || x == all || x == all4 && y.Is4() }
-	return covers(hostA, hostB) || covers(hostB, hostA)
 }
 
-// splitAddress reads host:port; no host is every address, as [::] is.
-func splitAddress(address string) (host netip.Addr, port uint16, ok bool) {
-	name, number, err := net.SplitHostPort(address)
-	if err != nil {
-		return netip.Addr{}, 0, false
+// overlap reports whether two addresses of the policy are one socket's, as
+// hostport says. What is no bind (the name of another machine) overlaps nothing.
+func overlap(a, b string) bool {
+	x, errX := hostport.ParseBind(a)
+	y, errY := hostport.ParseBind(b)
+	if errX != nil || errY != nil {
+		return a == b
 	}
-	n, err := strconv.ParseUint(number, 10, 16)
-	if err != nil {
-		return netip.Addr{}, 0, false
-	}
-	switch name {
-	case "":
-		return netip.IPv6Unspecified(), uint16(n), true
-	case "localhost":
-		name = "127.0.0.1"
-	}
-	host, err = netip.ParseAddr(name)
-	return host.Unmap(), uint16(n), err == nil
+	return x.Overlaps(y)
 }
 
 // relayPath holds the upstreams that lead from a listener to this file's relay
@@ -241,11 +225,11 @@ func (j *judgement) pair(name string, u upstream.Config) {
 
 // trust looks whether the relay would believe the edge in its own process.
 func (j *judgement) trust() {
-	host, _, ok := splitAddress(j.Relay.Bind)
-	if !ok || !host.IsLoopback() {
+	bind, err := hostport.ParseBind(j.Relay.Bind)
+	if err != nil || !bind.Loopback() {
 		return
 	}
-	if !slices.ContainsFunc(j.Relay.TrustProxyFrom, func(n netip.Prefix) bool { return n.Contains(host) }) {
-		j.fault("relay.trust_proxy_from", "does not contain %s, from where this process's edge connects; add it, or leave the key out", host)
+	if !admission.NewNetworks(j.Relay.TrustProxyFrom).Contains(bind.Host) {
+		j.fault("relay.trust_proxy_from", "does not contain %s, from where this process's edge connects; add it, or leave the key out", bind.Host)
 	}
 }

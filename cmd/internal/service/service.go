@@ -4,7 +4,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"relayedge/cmd/internal/policy"
+	"relayedge/internal/hostport"
 	"relayedge/internal/telemetry"
 )
 
@@ -103,22 +103,13 @@ func ServeMetrics(ctx context.Context, cfg telemetry.Config, options telemetry.O
 	return ln.Addr().String(), nil
 }
 
-// Listen listens on a TCP address; its error says what to do.
-func Listen(network, address string) (net.Listener, error) {
-	ln, err := net.Listen(network, address)
-	if err == nil {
-		return ln, nil
+// Listen listens on a bind of the policy.
+func Listen(bind string) (net.Listener, error) {
+	b, err := hostport.ParseBind(bind)
+	if err != nil {
+		return nil, err
 	}
-	errno, _ := errors.AsType[syscall.Errno](err)
-	hint := map[syscall.Errno]string{
-		syscall.EADDRINUSE:    "another process listens there; stop it, or choose another address",
-		syscall.EACCES:        "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE",
-		syscall.EADDRNOTAVAIL: "this machine has no such address",
-	}[errno]
-	if hint == "" {
-		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
-	}
-	return nil, fmt.Errorf("cannot listen on %s: %w; %s", address, errno, hint)
+	return b.Listen()
 }
 
 // PolicyFlag adds the flag that names the policy file.

@@ -66,23 +66,6 @@ func TestUntilSignal(t *testing.T) {
 	}
 }
 
-func TestListenSaysWhatToDo(t *testing.T) {
-	ln, err := Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	for address, want := range map[string]string{
-		ln.Addr().String(): "another process listens there",
-		"192.0.2.1:1":      "this machine has no such address",
-		"127.0.0.1:99999":  "cannot listen on 127.0.0.1:99999: ",
-	} {
-		if _, err := Listen("tcp4", address); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want %q", address, err, want)
-		}
-	}
-}
-
 // A taken metrics port is logged with what to do, and does not stop the service.
 func TestServeMetricsGoesOnWithout(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

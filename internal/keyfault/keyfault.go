@@ -1,0 +1,22 @@
+// Package keyfault is how a config struct says which of its keys is wrong. The
+// policy file finds the key's position by the method PolicyKey; whoever owns the
+// struct need not know that there is a file.
+package keyfault
+
+import "fmt"
+
+// Fault is what is wrong with one key.
+type Fault struct {
+	Key  string // dotted, below the struct: "addresses[0]"
+	Text string
+}
+
+// New returns a fault of the key.
+func New(key, format string, args ...any) error {
+	return &Fault{key, fmt.Errorf(format, args...).Error()}
+}
+
+func (f *Fault) Error() string { return f.Key + ": " + f.Text }
+
+// PolicyKey names the key, so that the policy file reports its position.
+func (f *Fault) PolicyKey() string { return f.Key }
