@@ -39,21 +39,20 @@ func (b *AcceptBackoff) Retry(err error) (pause time.Duration, retry bool) {
 	return b.pause, true
 }
 
-// Wait is Retry for an accept loop that a channel ends: it pauses, and reports
-// whether to accept again. It is false too once done is closed.
-func (b *AcceptBackoff) Wait(err error, done <-chan struct{}) bool {
-	pause, again := b.Retry(err)
-	if !again {
-		return false
+// Wait pauses as Retry says, or until done is closed, and reports whether to
+// accept again: what done stands for, the next accept tells.
+func (b *AcceptBackoff) Wait(err error, done <-chan struct{}) (retry bool) {
+	pause, retry := b.Retry(err)
+	if pause == 0 {
+		return retry
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
 	case <-done:
-		return false
 	}
+	return true
 }
 
 // Reset starts the pauses over. The loop calls it after an accept that succeeded.

@@ -9,8 +9,8 @@ import (
 )
 
 // Listener yields only admitted connections. A refusal is closed and never an
-// Accept error; an accept that fails for want of descriptors or memory is
-// tried again after a pause.
+// Accept error; an accept that fails for a reason that passes is tried again
+// after a pause.
 type Listener struct {
 	// Static.
 	ln      net.Listener
@@ -34,11 +34,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.ln.Accept()
 		if err != nil {
-			pause, retry := backoff.Retry(err)
-			if !retry {
+			if !backoff.Wait(err, l.closed) {
 				return nil, err
 			}
-			l.wait(pause)
 			continue
 		}
 		backoff.Reset()
@@ -50,19 +48,6 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if l.refused != nil {
 			l.refused(reason)
 		}
-	}
-}
-
-// wait returns after d, or when the listener is closed: the next accept tells.
-func (l *Listener) wait(d time.Duration) {
-	if d == 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-l.closed:
 	}
 }
 

@@ -8,8 +8,8 @@
 //
 // In the order in which it happens, with the function that does it:
 //
-//  1. listener.accept takes it from the kernel. An accept that fails for want
-//     of descriptors or memory is tried again after a pause.
+//  1. listener.accept takes it from the kernel. An accept that fails for a
+//     reason that passes is tried again after a pause.
 //  2. listener.admit asks the gate, before any TLS, goroutine, buffer or log
 //     line. What is refused is counted and closed. On a listener with
 //     trust_proxy_from only the global slot is taken; a peer outside it is

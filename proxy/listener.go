@@ -96,10 +96,10 @@ func (l *listener) accept(ctx context.Context) error {
 		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 			l.server.stats.refuse(Descriptors)
 		}
+		if ctx.Err() != nil {
+			return nil
+		}
 		if !backoff.Wait(err, ctx.Done()) {
-			if ctx.Err() != nil {
-				return nil
-			}
 			return err
 		}
 	}
