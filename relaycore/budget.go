@@ -113,13 +113,14 @@ func (s *Server) makeRoom(b *budget) bool {
 	if !b.spent() {
 		return false
 	}
-	for {
+	for b.spent() {
 		c := s.condemn(b)
 		if c == nil {
-			return true
+			break // others have made room meanwhile
 		}
 		c.shed(b.why)
 	}
+	return true
 }
 
 // condemn chooses who is to be shed and writes off what that session holds. It
