@@ -113,7 +113,7 @@ func TestReplaced(t *testing.T) {
 			t.Fatalf("%+v", st)
 		}
 		w.pairUp(newer, b)
-		for _, r := range Reasons() {
+		for _, r := range reasons {
 			w.wantOnly(r, 0)
 		}
 	})

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
-	"strconv"
 	"time"
+
+	"relayedge/internal/hostport"
+	"relayedge/internal/keyfault"
+	"relayedge/internal/telemetry"
 )
 
 // Config is the relay section of the policy. The tags are read by the policy file.
@@ -32,6 +34,9 @@ type MetricsConfig struct {
 	AllowPublic bool   `key:"allow_public" default:"false" doc:"allow a bind_addr that is not loopback; the endpoint has no authentication, so firewall it"`
 	Namespace   string `key:"namespace" default:"relaycore" doc:"prefix of every metric name"`
 }
+
+// Validate holds the section to the rules of every metrics endpoint.
+func (m MetricsConfig) Validate() error { return telemetry.Config(m).Validate() }
 
 // Limits is the limits section of the relay.
 type Limits struct {
@@ -77,22 +82,16 @@ func DefaultConfig() Config {
 	}
 }
 
-// keyError is a fault of one key of the policy; policyfile finds its position.
-type keyError struct{ key, text string }
-
-func (e *keyError) Error() string     { return e.key + ": " + e.text }
-func (e *keyError) PolicyKey() string { return e.key }
-
 // Validate returns an error that names every value that is out of range or
 // does not fit another.
 func (c Config) Validate() error {
 	var errs []error
 	fault := func(key, format string, args ...any) {
-		errs = append(errs, &keyError{key, fmt.Sprintf(format, args...)})
+		errs = append(errs, keyfault.New(key, format, args...))
 	}
-	if loopback, err := bindsLoopback(c.Bind); err != nil {
-		fault("bind", "%v", err)
-	} else if !loopback && !c.AllowPublic {
+	if bind, err := hostport.ParseBind(c.Bind); err != nil {
+		fault("bind", "%w", err)
+	} else if !bind.Loopback() && !c.AllowPublic {
 		fault("bind", "%q is not loopback, allowed only with allow_public: true", c.Bind)
 	}
 	if c.ProxyProtocol && len(c.TrustProxyFrom) == 0 {
@@ -144,29 +143,7 @@ func checkRange(errs *[]error, key string, v, low, high int) {
 	if high == math.MaxInt {
 		allowed = fmt.Sprintf("%d or more", low)
 	}
-	*errs = append(*errs, &keyError{key, fmt.Sprintf("%d is out of range, allowed is %s", v, allowed)})
-}
-
-// bindsLoopback reports whether a host:port is on loopback.
-func bindsLoopback(bind string) (bool, error) {
-	host, port, err := net.SplitHostPort(bind)
-	if err != nil {
-		return false, fmt.Errorf("%q is not host:port", bind)
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return false, fmt.Errorf("%q has no port of 0–65535", bind)
-	}
-	if host == "localhost" {
-		return true, nil
-	}
-	if host == "" {
-		return false, nil
-	}
-	addr, err := netip.ParseAddr(host)
-	if err != nil {
-		return false, fmt.Errorf("%q is not an IP address and a port", bind)
-	}
-	return addr.Unmap().IsLoopback(), nil
+	*errs = append(*errs, keyfault.New(key, "%d is out of range, allowed is %s", v, allowed))
 }
 
 func secs(n int) time.Duration { return time.Duration(n) * time.Second }

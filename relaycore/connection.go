@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"time"
 
@@ -28,22 +27,14 @@ var endpoint = websocket.Endpoint{Path: wire.Path, Subprotocol: wire.Subprotocol
 func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.Time) {
 	handed := false
 	defer func() {
-		if !handed {
-			s.leave(nc)
-		}
-	}()
-	defer func() {
-		if !handed {
-			lease.Release()
-		}
-	}()
-	defer func() {
 		if fault := recover(); fault != nil {
 			s.panicked(fault)
 			s.count.reject(ReasonTaskPanic)
 		}
 		if !handed {
 			nc.Close()
+			lease.Release()
+			s.leave(nc)
 		}
 	}()
 
@@ -52,18 +43,17 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 	start := accepted
 	client := peerAddr(nc)
 	if s.cfg.ProxyProtocol {
-		h, ok := s.proxyHeader(&in, accepted)
-		if !ok {
+		nc.SetReadDeadline(accepted.Add(proxyHeaderTime))
+		h, rest, err := proxyheader.Read(nc, proxyheader.V2)
+		if err != nil {
 			s.count.reject(ReasonProxyHeader)
 			return
 		}
+		in.b = rest
 		start = time.Now()
 		client = h.Source.Addr()
-		if h.Local {
-			client = netip.Addr{}
-		}
 		if reason := lease.Name(client, start); reason != "" {
-			s.count.reject(Reason(reason))
+			s.count.reject(reason)
 			return
 		}
 		if value, ok := h.Lookup(byte(s.cfg.ChannelBindingTLV)); ok && len(value) == 32 {
@@ -105,21 +95,6 @@ func (a *arrivals) more() error {
 		return nil
 	}
 	return err
-}
-
-// proxyHeader reads the PROXY v2 header, which must come before anything else.
-func (s *Server) proxyHeader(in *arrivals, accepted time.Time) (h proxyheader.Header, ok bool) {
-	in.nc.SetReadDeadline(accepted.Add(proxyHeaderTime))
-	for {
-		h, n, err := proxyheader.Parse(in.b, proxyheader.V2)
-		if err == nil {
-			in.b = in.b[n:]
-			return h, true
-		}
-		if !errors.Is(err, proxyheader.ErrShort) || in.more() != nil {
-			return proxyheader.Header{}, false
-		}
-	}
 }
 
 // upgrade reads the request and answers it. It returns what came behind the

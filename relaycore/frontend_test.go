@@ -122,7 +122,7 @@ func TestHeaderAgainIsPayload(t *testing.T) {
 			if st := w.s.gate.Stats(time.Now()); st.Hosts != 1 {
 				t.Fatalf("%+v", st)
 			}
-			for _, r := range Reasons() {
+			for _, r := range reasons {
 				w.wantOnly(r, 0)
 			}
 		})

@@ -102,7 +102,7 @@ func (w *world) rejected(r Reason) int { return int(w.s.count.rejections[r].Load
 func (w *world) wantOnly(r Reason, n int) {
 	w.t.Helper()
 	synctest.Wait()
-	for _, each := range Reasons() {
+	for _, each := range reasons {
 		want := 0
 		if each == r {
 			want = n

@@ -22,7 +22,7 @@ func (s *Server) Families() []telemetry.Family {
 			Name: "rejections_total", Help: "Refusals and forced ends, by reason.",
 			Kind: telemetry.Counter, Label: "reason",
 			Read: func(emit func(string, float64)) {
-				for _, r := range Reasons() {
+				for _, r := range reasons {
 					emit(string(r), float64(c.rejections[r].Load()))
 				}
 			},

@@ -240,8 +240,9 @@ func (q *outbound) hasRoomToSpare() bool {
 	return q.frames < queueCrowded && q.bytes < queueBytes/2
 }
 
-// ponged takes a pong: it answers every ping up to its number.
-func (q *outbound) ponged(number uint64) {
+// ponged takes a pong: it answers every ping up to its number. It reports
+// whether there was such a ping.
+func (q *outbound) ponged(number uint64) (asked bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, p := range q.pings {
@@ -250,9 +251,10 @@ func (q *outbound) ponged(number uint64) {
 			if len(q.pings) == 0 {
 				q.pings = nil
 			}
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // overdue returns when the oldest ping that has no pong was written.

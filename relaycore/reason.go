@@ -1,16 +1,22 @@
 package relaycore
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"relayedge/admission"
+)
 
 // Reason says why something was refused or ended. The list is closed: metric,
-// close frame and test use it alike.
-type Reason string
+// close frame and test use it alike, and dashboards rely on all of them, those
+// included whose limit is not in use.
+type Reason = admission.Reason
 
-// The relay's reasons, as relaycore_rejections_total counts them.
+// The relay's reasons, as relaycore_rejections_total counts them; what each
+// means stands in spec/003's table.
 const (
-	ReasonMaxConnections   Reason = "max_connections"
-	ReasonPerIPCap         Reason = "per_ip_cap"
-	ReasonPerPrefixCap     Reason = "per_prefix_cap"
+	ReasonMaxConnections          = admission.MaxConnections
+	ReasonPerIPCap                = admission.PerIPCap
+	ReasonPerPrefixCap            = admission.PerPrefixCap
 	ReasonRateLimit        Reason = "rate_limit" // read pauses
 	ReasonOversizedFrame   Reason = "oversized_frame"
 	ReasonHandshakeTimeout Reason = "handshake_timeout"
@@ -37,16 +43,14 @@ const (
 	ReasonUnknownFrame     Reason = "unknown_frame"
 )
 
-// Reasons returns every reason, in the order of spec/003's table.
-func Reasons() []Reason {
-	return []Reason{
-		ReasonMaxConnections, ReasonPerIPCap, ReasonPerPrefixCap, ReasonRateLimit, ReasonOversizedFrame,
-		ReasonHandshakeTimeout, ReasonIdleTimeout, ReasonIdentification, ReasonAuthRate, ReasonKeyAuth,
-		ReasonPendingTargets, ReasonPendingEvicted, ReasonBlindAskRate, ReasonCircuitCap, ReasonCircuitEvicted,
-		ReasonKnockQuota, ReasonKnockEvicted, ReasonQueueOverflow, ReasonSlowConsumer, ReasonWriterStall,
-		ReasonOutboundShed, ReasonGlobalOutbound, ReasonBufferShed, ReasonTaskPanic, ReasonProxyHeader,
-		ReasonProxyNotLoopback, ReasonUnknownFrame,
-	}
+// reasons is every reason, in the order of spec/003's table.
+var reasons = []Reason{
+	ReasonMaxConnections, ReasonPerIPCap, ReasonPerPrefixCap, ReasonRateLimit, ReasonOversizedFrame,
+	ReasonHandshakeTimeout, ReasonIdleTimeout, ReasonIdentification, ReasonAuthRate, ReasonKeyAuth,
+	ReasonPendingTargets, ReasonPendingEvicted, ReasonBlindAskRate, ReasonCircuitCap, ReasonCircuitEvicted,
+	ReasonKnockQuota, ReasonKnockEvicted, ReasonQueueOverflow, ReasonSlowConsumer, ReasonWriterStall,
+	ReasonOutboundShed, ReasonGlobalOutbound, ReasonBufferShed, ReasonTaskPanic, ReasonProxyHeader,
+	ReasonProxyNotLoopback, ReasonUnknownFrame,
 }
 
 // counters is what the relay counts.
@@ -65,7 +69,7 @@ type counters struct {
 
 func (c *counters) init() {
 	c.rejections = make(map[Reason]*atomic.Uint64)
-	for _, r := range Reasons() {
+	for _, r := range reasons {
 		c.rejections[r] = new(atomic.Uint64)
 	}
 }

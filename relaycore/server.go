@@ -157,7 +157,7 @@ func (s *Server) admit(nc net.Conn, now time.Time) (*admission.Lease, Reason) {
 		addr = netip.Addr{}
 	}
 	lease, reason := s.gate.Admit(addr, now)
-	return lease, Reason(reason)
+	return lease, reason
 }
 
 // peerAddr is the address of the socket's other end; a unix socket has none.

@@ -250,8 +250,8 @@ func (c *session) event(ev websocket.Event) {
 	case websocket.Ping:
 		c.answerPing(ev.Payload)
 	case websocket.Pong:
-		if len(ev.Payload) == 8 {
-			c.out.ponged(binary.BigEndian.Uint64(ev.Payload))
+		if len(ev.Payload) == 8 && c.out.ponged(binary.BigEndian.Uint64(ev.Payload)) {
+			c.parser.Asked()
 		}
 	case websocket.Close:
 		code, _, _ := websocket.ParseClose(ev.Payload)

@@ -97,7 +97,7 @@ func (w *world) within() {
 func (w *world) wantNothingBut(those ...Reason) {
 	w.t.Helper()
 next:
-	for _, r := range Reasons() {
+	for _, r := range reasons {
 		for _, each := range those {
 			if r == each {
 				continue next

@@ -265,6 +265,18 @@ func TestPingInterval(t *testing.T) {
 	})
 }
 
+// A client that answers every ping and says nothing else lives as long as it may.
+func TestPongsForHours(t *testing.T) {
+	const limit = 86400
+	bubble(t, func(c *Config) { c.Limits.ConnectionTimeoutSecs = limit }, func(t *testing.T, w *world) {
+		p := w.member(1)
+		start := time.Now()
+		if _, text, at := p.end(); text != "idle_timeout" || at.Sub(start) != limit*time.Second {
+			t.Fatalf("closed with %q after %v", text, at.Sub(start))
+		}
+	})
+}
+
 // spec/003: closed when the pong is 60 seconds late, counted from the ping's write.
 func TestPongTime(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, w *world) {

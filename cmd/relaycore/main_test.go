@@ -46,6 +46,8 @@ func TestCheck(t *testing.T) {
 		{"good", "relay: {bind: \"127.0.0.1:0\"}\n", 0, ": ok"},
 		{"a value out of range", "relay:\n  limits:\n    max_circuits: 1\n", 1, ":3:19: relay.limits.max_circuits: "},
 		{"a public bind", "relay:\n  bind: \"0.0.0.0:7777\"\n", 1, ":2:9: relay.bind: "},
+		{"public metrics", "relay:\n  metrics: {bind_addr: \"0.0.0.0:9091\"}\n", 1, ":2:24: relay.metrics.bind_addr: "},
+		{"no metric's name", "relay: {metrics: {namespace: 9bad}}\n", 1, ":1:30: relay.metrics.namespace: "},
 		{"no relay", "listeners: []\n", 1, "relay: the section is not written"},
 		{"in process", "relay: {in_process: true}\n", 1, "relay.in_process"},
 	} {

@@ -151,6 +151,11 @@ func (p *Parser) payload(chunk []byte) (Event, error) {
 }
 
 // ended forgets the message that came wholly.
+// Asked says that the control frame which Next returned last was asked for (a
+// pong to a ping of ours): it does not count among those that a client may send
+// on its own.
+func (p *Parser) Asked() { p.controls = max(0, p.controls-1) }
+
 func (p *Parser) ended() { p.open, p.fragments, p.controls = false, 0, 0 }
 
 // grow returns p.data with room for n more bytes: doubling, but never beyond

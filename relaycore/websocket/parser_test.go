@@ -240,6 +240,36 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// Pongs that were asked for are no flood, however many there are; what comes
+// beside them still is.
+func TestAskedPongsDoNotCount(t *testing.T) {
+	p := NewParser(1000)
+	feed := func(frame []byte) error {
+		for len(frame) > 0 {
+			_, n, err := p.Next(frame)
+			if err != nil {
+				return err
+			}
+			frame = frame[n:]
+		}
+		return nil
+	}
+	for range 3 * maxControls {
+		if err := feed(raw(0x8a, "")); err != nil {
+			t.Fatal(err)
+		}
+		p.Asked()
+	}
+	for i := range maxControls {
+		if err := feed(raw(0x89, "")); err != nil {
+			t.Fatalf("ping %d: %v", i, err)
+		}
+	}
+	if feed(raw(0x89, "")) == nil {
+		t.Error("a flood of pings goes on")
+	}
+}
+
 func TestUnmaskAtEveryOffset(t *testing.T) {
 	mask := [4]byte{1, 2, 3, 4}
 	for n := range 100 {
