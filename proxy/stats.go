@@ -92,9 +92,8 @@ func (s *Server) Families() []telemetry.Family {
 		{Name: "rejections_total", Help: "Refusals and forced ends; rate_limit counts read pauses.", Label: "reason", Read: byReason(st.rejected, refusals)},
 		{Name: "ended_total", Help: "Ends of connections, each once.", Label: "reason", Read: byReason(st.ended, ends)},
 		{Name: "observed_total", Help: "What observed limits would have refused.", Label: "reason", Read: func(emit func(string, float64)) {
-			observed := s.gate.Stats(time.Now()).Observed
 			for _, r := range []Reason{admission.PerIPCap, admission.PerPrefixCap, admission.ConnectionRate} {
-				emit(string(r), float64(observed[r]))
+				emit(string(r), float64(s.gate.Observed(r)))
 			}
 		}},
 		{Name: "bytes_total", Help: "Bytes on the clients' side of the wire: in from clients, out to clients.", Label: "direction", Read: func(emit func(string, float64)) {

@@ -3,14 +3,18 @@ package policy
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"relayedge/internal/policyfile"
+	"relayedge/proxy"
 )
 
 // faultsOf returns the faults of src, as they are printed.
@@ -295,5 +299,35 @@ func TestEffectiveReadsBack(t *testing.T) {
 		if !reflect.DeepEqual(p, again) {
 			t.Errorf("%q is printed as another policy:\n%s", src, printed)
 		}
+	}
+}
+
+// Every limit of the edge that is a number stands in relayedge_limit, with the
+// value in force.
+func TestEveryLimitIsAMetric(t *testing.T) {
+	limits := Default().Limits
+	server, err := proxy.New(proxy.Config{Limits: limits, Engine: "auto", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range server.Families() {
+		if f.Name == "limit" {
+			f.Read(func(limit string, value float64) { got[limit] = value })
+		}
+	}
+	want := map[string]float64{}
+	for _, k := range policyfile.Describe(limits) {
+		if k.Type == "integer" {
+			number, _, _ := strings.Cut(k.Default, " ") // its unit stands behind it
+			value, err := strconv.ParseFloat(number, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want[k.Path] = value
+		}
+	}
+	if len(want) < 10 || !maps.Equal(got, want) {
+		t.Errorf("relayedge_limit has %v, the policy %v", got, want)
 	}
 }
