@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/internal/socket"
 )
 
 // forwarding is the last phase of a connection: bytes go both ways, each
@@ -22,7 +23,7 @@ type forwarding struct {
 	times  *times
 	client *wire
 	tls    *tls.Conn // nil: the client's bytes pass as they are
-	relay  socket
+	relay  *socket.Socket
 	bucket admission.Bucket // owned by fromClient
 
 	silence silence
@@ -89,8 +90,9 @@ func (f *forwarding) moveFromClient() error {
 	if f.tls == nil {
 		return f.passFromClient()
 	}
-	b := getBuffer()
-	defer putBuffer(b)
+	held := buffers.Get()
+	defer buffers.Put(held)
+	b := *held
 	for {
 		// A record holds at most 16 KiB: several make one write.
 		n, err := 0, error(nil)
@@ -111,19 +113,16 @@ func (f *forwarding) moveFromClient() error {
 }
 
 func (f *forwarding) passFromClient() error {
-	b, p := f.client.take()
-	if len(p) == 0 {
+	if len(f.client.ahead) == 0 {
 		return cmp.Or(f.client.readErr, errWouldBlock)
 	}
-	err := f.toRelay(p)
-	if b != nil {
-		putBuffer(b)
-	}
+	err := f.toRelay(f.client.ahead)
+	f.client.drop()
 	return cmp.Or(err, errWouldBlock)
 }
 
 func (f *forwarding) toRelay(p []byte) error {
-	err := f.relay.writeAll(p, f.times.writerStall)
+	err := f.relay.WriteAll(p, f.times.writerStall)
 	if err != nil {
 		f.s.stop(writeFault(err, f.silence.relayHasEnded(), UpstreamClosed))
 		return errStopped
@@ -186,10 +185,10 @@ func (f *forwarding) endClientStream() {
 // fromRelay moves the relay's bytes to the client.
 func (f *forwarding) fromRelay() {
 	for {
-		b, n, err := f.awaitRelay()
+		p, err := f.awaitRelay()
 		if err == nil {
-			err = f.toClient(b[:n])
-			putBuffer(b)
+			err = f.toClient(p)
+			f.relay.Release()
 		}
 		switch {
 		case err == nil:
@@ -219,16 +218,16 @@ func (f *forwarding) toClient(p []byte) error {
 	return nil
 }
 
-func (f *forwarding) awaitRelay() (*buffer, int, error) {
+func (f *forwarding) awaitRelay() ([]byte, error) {
 	for {
 		f.silence.armRelay()
-		b, n, err := f.relay.readReady()
+		p, err := f.relay.ReadReady()
 		if err == nil || !isTimeout(err) {
-			return b, n, err
+			return p, err
 		}
 		if r := f.silence.relayExpired(); r != "" {
 			f.s.stop(r)
-			return nil, 0, errStopped
+			return nil, errStopped
 		}
 	}
 }
@@ -261,7 +260,7 @@ func readFault(err error, closed Reason) Reason {
 // ended before has merely closed; closed is the reason for that.
 func writeFault(err error, ended bool, closed Reason) Reason {
 	switch {
-	case errors.Is(err, errStalled):
+	case errors.Is(err, socket.ErrStalled):
 		return WriterStall
 	case ended && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)):
 		return closed

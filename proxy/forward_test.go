@@ -5,10 +5,13 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"io"
+	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"relayedge/internal/socket"
 )
 
 // both runs a test over plain TCP and over TLS.
@@ -286,7 +289,7 @@ func TestWriterStall(t *testing.T) {
 				}
 				time.Sleep(patience - 2*time.Second)
 				e.wantOpen()
-				time.Sleep(patience + 2*time.Second) // memconn is not a socket: noticed within twice the patience
+				time.Sleep(2*time.Second + socket.StallSlice) // memconn is not read by readiness
 				e.wantEnd(WriterStall)
 			})
 		})
@@ -468,6 +471,12 @@ func TestRecordsInPieces(t *testing.T) {
 		client.Close()
 		relay.Close()
 	})
+}
+
+// halfCloser is a connection whose directions end apart.
+type halfCloser interface {
+	net.Conn
+	CloseWrite() error
 }
 
 // dribble writes one byte at a time.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"relayedge/internal/memconn"
+	"relayedge/internal/socket"
 	"relayedge/proxy/certs"
 )
 
@@ -487,7 +488,7 @@ func TestReadErrorOfTheWireIsNotKept(t *testing.T) {
 				client := tls.Client(peer, cfg)
 				done := make(chan error, 1)
 				go func() { done <- client.Handshake() }()
-				w := &wire{socket: newSocket(own), stats: newStats()}
+				w := &wire{Socket: socket.New(own, buffers), stats: newStats()}
 				server := tls.Server(w, &tls.Config{GetCertificate: store.Certificate})
 				if err := server.Handshake(); err != nil {
 					t.Fatal(err)

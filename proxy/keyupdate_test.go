@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"relayedge/internal/memconn"
+	"relayedge/internal/socket"
 )
 
 // rekeyer is a TLS 1.3 client's sending side after its handshake, in our own
@@ -160,7 +161,7 @@ func TestKeyUpdateFloods(t *testing.T) {
 			go io.Copy(io.Discard, relay)
 			r.fillReplies()
 			e.wantOpen()
-			time.Sleep(time.Minute) // memconn is not a socket: within twice the patience
+			time.Sleep(30*time.Second + socket.StallSlice) // memconn is not read by readiness
 			e.wantEnd(WriterStall)
 			r.raw.Close()
 			relay.Close()

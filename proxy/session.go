@@ -18,6 +18,7 @@ import (
 
 	"relayedge/admission"
 	"relayedge/internal/proxyheader"
+	"relayedge/internal/socket"
 	"relayedge/proxy/certs"
 	"relayedge/proxy/upstream"
 )
@@ -61,7 +62,7 @@ func newSession(l *listener, lease *admission.Lease, conn net.Conn, now time.Tim
 		server: l.server, listener: l, lease: lease, accepted: now,
 		id:     hex.EncodeToString(id[:]),
 		client: addrPort(conn.RemoteAddr()), target: addrPort(conn.LocalAddr()),
-		conn: conn, wire: &wire{socket: newSocket(conn), stats: l.server.stats},
+		conn: conn, wire: &wire{Socket: socket.New(conn, buffers), stats: l.server.stats},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -88,13 +89,13 @@ func (s *session) secured(conn *tls.Conn) {
 }
 
 // dial reaches the relay; stop interrupts it.
-func (s *session) dial() (socket, Reason) {
+func (s *session) dial() (*socket.Socket, Reason) {
 	conn, err := s.listener.upstream.Dial(s.ctx)
 	switch {
 	case err == nil && !s.adopt(conn):
 		return nil, Drain
 	case err == nil:
-		return newSocket(conn), ""
+		return socket.New(conn, buffers), ""
 	case errors.Is(err, upstream.ErrLocalPorts):
 		return nil, LocalPorts
 	case errors.Is(err, upstream.ErrDescriptors):
@@ -202,7 +203,7 @@ func (s *session) stop(r Reason) {
 	}
 	s.stopped = true
 	s.cancel()
-	s.wire.hurry() // crypto/tls's goodbye waits for a write that waits
+	s.wire.Hurry() // crypto/tls's goodbye waits for a write that waits
 	switch {
 	case s.outcome == Reset || s.outcome == WriterStall || s.outcome == TaskPanic:
 		abort(s.conn)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"relayedge/internal/proxyheader"
+	"relayedge/internal/socket"
 )
 
 // serveStream is the stream engine: one straight function a connection, in a
@@ -96,7 +97,7 @@ func answerPlain(client io.Writer, first [5]byte) {
 
 // introduce tells the relay who the client is, at once: a relay that speaks
 // first waits for it.
-func (s *session) introduce(relay socket) Reason {
+func (s *session) introduce(relay *socket.Socket) Reason {
 	header, err := s.header()
 	if err != nil {
 		s.server.log.Error("the PROXY header does not fit", "id", s.id, "error", err)
@@ -105,7 +106,7 @@ func (s *session) introduce(relay socket) Reason {
 	if len(header) == 0 {
 		return ""
 	}
-	if err := relay.writeAll(header, s.server.times.writerStall); err != nil {
+	if err := relay.WriteAll(header, s.server.times.writerStall); err != nil {
 		return writeFault(err, false, UpstreamUnavailable)
 	}
 	return ""

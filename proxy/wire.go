@@ -5,7 +5,14 @@ import (
 	"io"
 	"sync/atomic"
 	"time"
+
+	"relayedge/internal/socket"
 )
+
+// buffers hold what a connection reads, and what TLS makes of it.
+var buffers = socket.NewPool(bufferSize)
+
+const bufferSize = 32 << 10
 
 // wire is the client's socket as crypto/tls and the forwarding see it. It
 // reads ahead into a buffer that it holds only while there are bytes in it,
@@ -18,14 +25,13 @@ import (
 // Owned by the goroutine that reads; Write is called by the goroutine that
 // holds crypto/tls's write lock.
 type wire struct {
-	socket
+	*socket.Socket
 	stats    *stats
 	patience time.Duration // of writes, once settled
 
-	ahead   []byte  // bytes read from the socket and not taken yet
-	held    *buffer // what ahead lies in, if it came from fill
-	readErr error   // how the client's stream ended, kept for the reader
-	certErr error   // why there was no certificate for it, from crypto/tls's callback
+	ahead   []byte // bytes read from the socket and not taken yet
+	readErr error  // how the client's stream ended, kept for the reader
+	certErr error  // why there was no certificate for it, from crypto/tls's callback
 
 	settled atomic.Bool
 	stalled atomic.Bool // the client took no byte for too long
@@ -50,16 +56,16 @@ func (w *wire) fill() (int, error) {
 	if w.readErr != nil {
 		return 0, w.readErr
 	}
-	b, n, err := w.readReady()
+	p, err := w.ReadReady()
 	if err != nil {
 		if !isTimeout(err) {
 			w.readErr = err
 		}
 		return 0, err
 	}
-	w.stats.bytesIn.Add(uint64(n))
-	w.held, w.ahead = b, b[:n]
-	return n, nil
+	w.stats.bytesIn.Add(uint64(len(p)))
+	w.ahead = p
+	return len(p), nil
 }
 
 // unread puts bytes back in front of what follows. It is for what was read
@@ -81,24 +87,15 @@ func (w *wire) Read(p []byte) (int, error) {
 		}
 		return 0, errWouldBlock
 	}
-	n, err := w.socket.Read(p)
+	n, err := w.Socket.Read(p)
 	w.stats.bytesIn.Add(uint64(n))
 	return n, err
 }
 
-// take hands the bytes that were read ahead to the caller, who puts the buffer back.
-func (w *wire) take() (*buffer, []byte) {
-	b, p := w.held, w.ahead
-	w.held, w.ahead = nil, nil
-	return b, p
-}
-
-// drop gives the buffer back.
+// drop forgets what was read ahead and gives its buffer back.
 func (w *wire) drop() {
-	if w.held != nil {
-		putBuffer(w.held)
-	}
-	w.held, w.ahead = nil, nil
+	w.ahead = nil
+	w.Release()
 }
 
 // Write writes all of p or fails for good: crypto/tls keeps a write error for
@@ -107,15 +104,15 @@ func (w *wire) drop() {
 func (w *wire) Write(p []byte) (n int, err error) {
 	switch {
 	case w.stalled.Load():
-		return 0, errStalled
+		return 0, socket.ErrStalled
 	case !w.settled.Load():
-		n, err = w.socket.Write(p)
+		n, err = w.Socket.Write(p)
 	default:
-		if err = w.writeAll(p, w.patience); err == nil {
+		if err = w.WriteAll(p, w.patience); err == nil {
 			n = len(p)
 		}
 	}
-	if errors.Is(err, errStalled) {
+	if errors.Is(err, socket.ErrStalled) {
 		w.stalled.Store(true)
 	}
 	w.stats.bytesOut.Add(uint64(n))
@@ -128,7 +125,7 @@ func (w *wire) SetWriteDeadline(t time.Time) error {
 	if w.settled.Load() {
 		return nil
 	}
-	return w.socket.SetWriteDeadline(t)
+	return w.Socket.SetWriteDeadline(t)
 }
 
 // settle ends the first mode and its deadlines; from here writes wait for

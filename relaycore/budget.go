@@ -146,5 +146,5 @@ func (s *Server) condemn(b *budget) *session {
 func (c *session) shed(why ending) {
 	c.end(why)
 	c.out.drop()
-	c.io.conn.Close()
+	c.io.Close()
 }

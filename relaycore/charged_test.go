@@ -49,13 +49,17 @@ func TestWaitingIsCharged(t *testing.T) {
 	})
 }
 
+// readable is a connection that can say when bytes are there. It is not asked.
+type readable struct{ *memconn.Conn }
+
+func (readable) SyscallConn() (syscall.RawConn, error) { return struct{ syscall.RawConn }{}, nil }
+
 // A session that may not be read for a while keeps what was read, charged.
 func TestPausedReaderIsCharged(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, w *world) {
 		for _, buffer := range []bool{true, false} {
 			near, far := memconn.Pipe(netip.MustParseAddrPort("203.0.113.1:1"), netip.MustParseAddrPort("127.0.0.1:7777"))
-			c := w.s.newSession(far, new(admission.Lease), 0, time.Now(), nil)
-			c.io.raw = struct{ syscall.RawConn }{} // read by readiness
+			c := w.s.newSession(readable{far}, new(admission.Lease), 0, time.Now(), nil)
 			c.pausedUntil = time.Now().Add(time.Second)
 			done := make(chan bool)
 			go func() { done <- c.hold(buffer) }()
@@ -87,8 +91,7 @@ func TestWaitingSenderIsCharged(t *testing.T) {
 		near, far := memconn.Pipe(netip.MustParseAddrPort("203.0.113.1:1"), netip.MustParseAddrPort("127.0.0.1:7777"))
 		defer near.Close()
 		defer far.Close()
-		c := w.s.newSession(far, new(admission.Lease), 0, time.Now(), nil)
-		c.io.raw = struct{ syscall.RawConn }{} // read by readiness
+		c := w.s.newSession(readable{far}, new(admission.Lease), 0, time.Now(), nil)
 		done := make(chan delivery)
 		go func() { done <- c.deliver(w.s.dir.members[identity(b.key)], message(wire.Message{})) }()
 		synctest.Wait()

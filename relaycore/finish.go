@@ -13,7 +13,7 @@ func (c *session) finish() {
 	defer c.contain()
 	defer c.out.account.writeOff() // a writer may take a moment to end
 	defer c.out.drop()
-	defer c.io.conn.Close()
+	defer c.io.Close()
 	defer c.lease.Release()
 	c.buffers.add(-c.weight)
 	c.parser, c.weight = nil, 0
@@ -43,7 +43,7 @@ func (c *session) finish() {
 	if !linger {
 		by = time.Now().Add(lastWord)
 	}
-	c.io.closeAt(by)
+	c.io.CloseAt(by)
 	last := newFrame()
 	last.buf = websocket.AppendClose(last.buf, why.code, why.text)
 	start, written := c.out.close(last)
@@ -52,7 +52,7 @@ func (c *session) finish() {
 	}
 	<-written
 	if linger {
-		lingeringClose(c.io.conn, by)
+		lingeringClose(c.io, by)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"relayedge/internal/memconn"
+	"relayedge/internal/socket"
 	"relayedge/relaycore/wire"
 )
 
@@ -191,7 +192,7 @@ func TestKnocksDoNotEndTheirTarget(t *testing.T) {
 }
 
 // spec/003: 30 seconds with nothing written while a message waits. A plain
-// connection is looked at each stallSlice.
+// connection is looked at each socket.StallSlice.
 func TestWriterStall(t *testing.T) {
 	bubble(t, big, func(t *testing.T, w *world) {
 		a, b := w.member(1), w.member(2)
@@ -206,7 +207,7 @@ func TestWriterStall(t *testing.T) {
 		if got := want[wire.CircuitClosed](a); got.Reason != wire.EndedLeft {
 			t.Fatalf("%+v", got)
 		}
-		if got := time.Since(start); got > writerStall+stallSlice {
+		if got := time.Since(start); got > writerStall+socket.StallSlice {
 			t.Fatalf("closed after %v", got)
 		}
 		w.wantOnly(ReasonWriterStall, 1)

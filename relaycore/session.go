@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/internal/socket"
 	"relayedge/relaycore/websocket"
 	"relayedge/relaycore/wire"
 )
@@ -60,6 +61,12 @@ var (
 	endMalformed    = ending{code: websocket.CodeInvalidData, text: "malformed"}
 )
 
+// readSize is how much one read takes. A session whose reading is paused keeps
+// its buffer, so it is not larger than bulk transfer needs.
+const readSize = 16 << 10
+
+var readBuffers = socket.NewPool(readSize)
+
 // session is one client's WebSocket session.
 type session struct {
 	// Static.
@@ -69,7 +76,7 @@ type session struct {
 	started time.Time // accept
 	binding *[32]byte // of the client's TLS session, if it reached us
 	done    chan struct{}
-	io      socket
+	io      *socket.Socket
 
 	// The reader's.
 	parser      *websocket.Parser
@@ -108,12 +115,12 @@ func (s *Server) newSession(nc net.Conn, lease *admission.Lease, from source, st
 		started:     started,
 		binding:     binding,
 		done:        make(chan struct{}),
+		io:          socket.New(nc, readBuffers),
 		parser:      websocket.NewParser(wire.MaxPublish),
 		lastMessage: now,
 		pingAt:      now.Add(pingDelay()),
 	}
 	c.out.account.budget, c.buffers.budget = &s.outboundBudget, &s.bufferBudget
-	c.io.init(nc)
 	return c
 }
 
@@ -131,7 +138,7 @@ func (c *session) end(why ending) {
 	}
 	c.ended, c.why = true, why
 	close(c.done)
-	c.io.conn.SetReadDeadline(time.Unix(1, 0))
+	c.io.SetReadDeadline(time.Unix(1, 0))
 }
 
 // arm sets the read deadline, unless the session has ended: end's own deadline must stay.
@@ -142,7 +149,7 @@ func (c *session) arm(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.ended {
-		c.io.conn.SetReadDeadline(t)
+		c.io.SetReadDeadline(t)
 		c.armed = t
 	}
 }
@@ -169,11 +176,9 @@ func (c *session) run(rest []byte) {
 			return
 		}
 		c.arm(c.tick(time.Now(), true))
-		buf, n, err := c.io.read()
-		if n > 0 {
-			c.consume(buf[:n])
-		}
-		c.io.release()
+		p, err := c.io.ReadReady()
+		c.consume(p)
+		c.io.Release()
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			c.end(gone)
 		}
@@ -222,7 +227,7 @@ func (c *session) consume(in []byte) {
 // a socket that is read plainly always has one.
 func (c *session) weigh(waits bool) {
 	n := c.parser.Buffered()
-	if waits || c.io.raw == nil {
+	if waits || !c.io.ByReadiness() {
 		n += readSize
 	}
 	more := n - c.weight

@@ -3,12 +3,17 @@ package relaycore
 import (
 	"encoding/binary"
 	"errors"
-	"os"
 	"time"
 
+	"relayedge/internal/socket"
 	"relayedge/relaycore/websocket"
 	"relayedge/relaycore/wire"
 )
+
+// writeSize is how much one write takes, unless one frame is larger.
+const writeSize = 32 << 10
+
+var writeBuffers = socket.NewPool(writeSize)
 
 // offer queues a frame that the relay itself makes. Such frames cannot wait: a
 // session whose queue is full for one is a slow consumer.
@@ -182,17 +187,17 @@ func (c *session) write() {
 	c.out.account.add(writeSize)
 	defer c.out.account.add(-writeSize)
 	c.server.makeRoom(&c.server.outboundBudget)
-	w := writerPool.Get().(*writer)
-	defer writerPool.Put(w)
+	buf := writeBuffers.Get()
+	defer writeBuffers.Put(buf)
 	for {
-		b := c.out.take(w.buf)
+		b := c.out.take((*buf)[:0])
 		if b == nil {
 			failed = false
 			return
 		}
-		err := w.writeAll(&c.io, b)
+		err := c.io.WriteAll(b, writerStall)
 		if err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) {
+			if errors.Is(err, socket.ErrStalled) {
 				c.end(endWriterStall)
 			} else {
 				c.end(gone)

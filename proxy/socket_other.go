@@ -1,7 +1,0 @@
-//go:build !unix
-
-package proxy
-
-import "net"
-
-func rawSocket(net.Conn) socket { return nil }
