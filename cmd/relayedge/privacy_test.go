@@ -37,6 +37,7 @@ log: {level: debug}
 			c, err := secure(conn, "localhost")
 			if err == nil {
 				_, _, err = request(c)
+				io.Copy(io.Discard, c) // until the relay has ended it, first
 			}
 			return err
 		}, "upstream_closed"},
