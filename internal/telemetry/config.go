@@ -57,6 +57,7 @@ func Listen(cfg Config) (net.Listener, error) {
 		err = listenErr.Cause // the sentence names the address already
 	}
 	if err != nil {
+		//lint:ignore ST1005 it is the log's sentence, word for word as spec/003 gives it
 		return nil, fmt.Errorf("Metrics endpoint failed on %s: %w", cfg.BindAddr, err)
 	}
 	return ln, nil
