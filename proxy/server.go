@@ -110,6 +110,10 @@ func (s *Server) Serve(ctx context.Context) error {
 
 // drain waits for the open connections, drain_secs at most, and ends the rest.
 func (s *Server) drain() {
+	s.mu.Lock()
+	open := len(s.sessions)
+	s.mu.Unlock()
+	s.log.Info("no new connections are accepted", "open", open, "drain", s.times.drain.String())
 	over := time.AfterFunc(s.times.drain, func() {
 		s.mu.Lock()
 		left := make([]*session, 0, len(s.sessions))
@@ -117,6 +121,7 @@ func (s *Server) drain() {
 			left = append(left, session)
 		}
 		s.mu.Unlock()
+		s.log.Info("drain_secs are over: closing what is still open", "open", len(left))
 		for _, session := range left {
 			go session.stop(Drain) // none waits for another's goodbye
 		}

@@ -1,6 +1,7 @@
 package relaycore
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -58,7 +59,7 @@ func message(m wire.Frame) *frame {
 // sentPing is a ping that has no pong yet.
 type sentPing struct {
 	number  uint64
-	written time.Time // when its last byte was taken by the socket
+	written time.Time // when its last byte was taken by the socket; zero: not yet
 }
 
 // waiter is a frame that waits for room in another session's queue.
@@ -177,6 +178,12 @@ func (q *outbound) take(buf []byte) (b []byte) {
 		}
 	}
 	q.head, last.next, q.taken = last.next, nil, list
+	for f := list; f != nil; f = f.next {
+		if f.ping != 0 {
+			// Its pong may be here before the write returns.
+			q.pings = append(q.pings, sentPing{number: f.ping})
+		}
+	}
 	if q.head == nil {
 		q.tail = nil
 	}
@@ -207,7 +214,9 @@ func (q *outbound) written(now time.Time) {
 	for f := q.taken; f != nil; f = f.next {
 		if f.ping != 0 {
 			q.pinging = false
-			q.pings = append(q.pings, sentPing{f.ping, now})
+			if i := slices.IndexFunc(q.pings, func(p sentPing) bool { return p.number == f.ping }); i >= 0 {
+				q.pings[i].written = now
+			}
 		}
 	}
 	q.release(q.taken)
@@ -261,7 +270,7 @@ func (q *outbound) ponged(number uint64) (asked bool) {
 func (q *outbound) overdue() (written time.Time, waiting bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.pings) == 0 {
+	if len(q.pings) == 0 || q.pings[0].written.IsZero() {
 		return time.Time{}, false
 	}
 	return q.pings[0].written, true
@@ -272,7 +281,9 @@ func (q *outbound) forgive(now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range q.pings {
-		q.pings[i].written = now
+		if !q.pings[i].written.IsZero() {
+			q.pings[i].written = now
+		}
 	}
 }
 

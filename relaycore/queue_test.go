@@ -295,3 +295,29 @@ func TestPingFlood(t *testing.T) {
 		}
 	})
 }
+
+// A client may answer a ping before the relay's own write of it has returned.
+// Its pong counts all the same, and nothing is owed afterwards.
+func TestPongBeforeTheWriteReturns(t *testing.T) {
+	q := outbound{account: account{budget: &budget{limit: 1 << 20}}}
+	const number = 7
+	f := newFrame()
+	f.buf, f.ping = append(f.buf, "ping"...), number
+	q.push(f, nil)
+	if b := q.take(make([]byte, 0, 1024)); string(b) != "ping" {
+		t.Fatalf("%q is written", b)
+	}
+	if _, waiting := q.overdue(); waiting {
+		t.Error("the pong's time runs before the ping is written")
+	}
+	if !q.ponged(number) {
+		t.Error("the pong answers no ping")
+	}
+	q.written(time.Now())
+	if _, waiting := q.overdue(); waiting {
+		t.Error("a pong that came is waited for")
+	}
+	if q.ponged(number) {
+		t.Error("a second pong answers the same ping")
+	}
+}

@@ -111,6 +111,8 @@ func TestTrySaysWhatToDo(t *testing.T) {
 		{"no URL", nil, []string{"relaycore try takes one argument", "wss://relay.example.org/relay"}},
 		{"an address", []string{"127.0.0.1:8443"}, []string{"is not the URL of a relay", "wss://relay.example.org/relay"}},
 		{"a page's URL", []string{"https://127.0.0.1:8443/relay"}, []string{"is not the URL of a relay"}},
+		{"no host", []string{"wss://:8443/relay"}, []string{"is not the URL of a relay"}},
+		{"no port", []string{"wss://127.0.0.1:99999/relay"}, []string{"is not the URL of a relay"}},
 		{"a TLS port", []string{answers("HTTP/1.1 400 Bad Request\r\nContent-Length: 23\r\n\r\nThis port speaks TLS.\r\n")},
 			[]string{"status 400", `"This port speaks TLS."`, "try wss:// in place of ws://"}},
 		{"another service", []string{answers("HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\n\x1b[2Jno")},

@@ -46,8 +46,10 @@ type Upstream struct {
 
 	mu         sync.Mutex
 	failedAt   time.Time // of the last failed dial since the last good one
+	failure    error     // of the last dial
 	toldDown   bool      // what the log says
 	lastToldAt time.Time
+	telling    *time.Timer // tells what came too soon after the last line; nil: nothing did
 }
 
 // New returns the upstream of a valid config. A nil dial is the network.
@@ -91,25 +93,38 @@ func classify(err error) error {
 	}
 }
 
-// note keeps what a dial said about the relay, and logs what has changed since
-// the log spoke of it, at most every ten seconds.
+// note keeps what a dial said about the relay, and has the log say what has
+// changed since it spoke of it last: at most every ten seconds, but in the end
+// always.
 func (u *Upstream) note(err error) {
 	u.mu.Lock()
-	now := time.Now()
-	u.failedAt = time.Time{}
+	defer u.mu.Unlock()
+	u.failedAt, u.failure = time.Time{}, err
 	if err != nil {
-		u.failedAt = now
+		u.failedAt = time.Now()
 	}
-	down := err != nil
-	tell := down != u.toldDown && (u.lastToldAt.IsZero() || now.Sub(u.lastToldAt) >= tellEvery)
-	if tell {
-		u.toldDown, u.lastToldAt = down, now
+	if wait := tellEvery - time.Since(u.lastToldAt); u.lastToldAt.IsZero() || wait <= 0 {
+		u.tell()
+	} else if (err != nil) != u.toldDown && u.telling == nil {
+		u.telling = time.AfterFunc(wait, func() {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			u.telling = nil
+			u.tell()
+		})
 	}
-	u.mu.Unlock()
-	switch {
-	case tell && down:
-		u.log.Warn("the relay cannot be reached: clients are turned away until it answers", "upstream", u.Name, "error", err)
-	case tell:
+}
+
+// tell requires mu. It logs how the relay is, if the log says otherwise.
+func (u *Upstream) tell() {
+	down := u.failure != nil
+	if down == u.toldDown {
+		return
+	}
+	u.toldDown, u.lastToldAt = down, time.Now()
+	if down {
+		u.log.Warn("the relay cannot be reached: clients are turned away until it answers", "upstream", u.Name, "error", u.failure)
+	} else {
 		u.log.Info("the relay answers again", "upstream", u.Name)
 	}
 }

@@ -167,6 +167,40 @@ func TestFlappingIsNotAStorm(t *testing.T) {
 	})
 }
 
+// What changed too soon after a line is told later, without a further dial.
+func TestTheLogIsRightInTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		relay := memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777"))
+		var log strings.Builder
+		fails := true
+		u := New("relay", validConfig(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if fails {
+				return nil, syscall.ECONNREFUSED
+			}
+			return relay.Dial(ctx, netip.AddrPort{})
+		})
+		u.Dial(t.Context())
+		time.Sleep(time.Second)
+		fails = false
+		c, err := u.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		time.Sleep(9*time.Second - time.Nanosecond)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "\n"); n != 1 {
+			t.Errorf("%d lines before their time:\n%s", n, log.String())
+		}
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		if !strings.Contains(log.String(), "answers again") {
+			t.Errorf("the log says:\n%s", log.String())
+		}
+		relay.Close()
+	})
+}
+
 func TestValidate(t *testing.T) {
 	tests := []struct {
 		addresses []string

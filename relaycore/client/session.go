@@ -106,7 +106,7 @@ func (e *UpgradeError) Error() string {
 func firstLine(body io.Reader) string {
 	b, _ := io.ReadAll(io.LimitReader(body, 200))
 	line, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
-	if line == "" {
+	if line == "" || line[0] == '<' { // a page: nothing for people in one line of it
 		return ""
 	}
 	return strconv.Quote(line)

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -89,7 +90,7 @@ func (t *trial) identity(i int) wire.Identity {
 }
 
 func (t *trial) connect() (string, error) {
-	if u, err := url.Parse(t.url); err != nil || u.Host == "" || u.Scheme != "ws" && u.Scheme != "wss" {
+	if u, err := url.Parse(t.url); err != nil || u.Hostname() == "" || u.Scheme != "ws" && u.Scheme != "wss" || !validPort(u.Port()) {
 		return "", fmt.Errorf("%q %w", t.url, errURL)
 	}
 	for i := range t.sessions {
@@ -216,6 +217,12 @@ func await[F wire.Frame](ctx context.Context, s *Session) (F, error) {
 	default:
 		return want, fmt.Errorf("%v came in place of %v", f.Type(), want.Type())
 	}
+}
+
+// validPort reports whether a URL's port is one, or left out.
+func validPort(s string) bool {
+	_, err := strconv.ParseUint(s, 10, 16)
+	return s == "" || err == nil
 }
 
 var errURL = errors.New("is not the URL of a relay")
