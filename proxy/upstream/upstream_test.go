@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,24 @@ import (
 
 func validConfig() Config {
 	return Config{Addresses: []string{"127.0.0.1:7777"}, ClientAddress: "proxy-v2", ChannelBindingTLV: 228, ConnectTimeoutSecs: 5}
+}
+
+// logText is a log that is read while a timer may write it.
+type logText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func failing(err error) DialFunc {
@@ -89,7 +108,7 @@ func TestUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		relay := memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777"))
 		var dialErr error
-		var log strings.Builder
+		var log logText
 		u := New("relay", validConfig(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context, network, address string) (net.Conn, error) {
 			if network != "tcp" || address != "127.0.0.1:7777" {
 				t.Errorf("dialled %s %s", network, address)
@@ -136,7 +155,7 @@ func TestUp(t *testing.T) {
 func TestFlappingIsNotAStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		relay := memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777"))
-		var log strings.Builder
+		var log logText
 		fails := false
 		u := New("relay", validConfig(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if fails {
@@ -171,7 +190,7 @@ func TestFlappingIsNotAStorm(t *testing.T) {
 func TestTheLogIsRightInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		relay := memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777"))
-		var log strings.Builder
+		var log logText
 		fails := true
 		u := New("relay", validConfig(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if fails {
