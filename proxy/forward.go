@@ -44,7 +44,6 @@ func (f *forwarding) forward(ready time.Time) {
 		f.fromClient()
 	}()
 	other.Wait()
-	f.client.drop()
 }
 
 // contain turns a panic of one direction into the end of the pair.

@@ -231,6 +231,7 @@ func (s *session) finish() {
 		s.panicked(p)
 	}
 	s.stop(ClientClosed)
+	s.wire.drop()
 	s.lease.Release()
 	s.server.forget(s)
 	s.listener.open.Add(-1)

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"errors"
-	"io"
 	"sync/atomic"
 	"time"
 
@@ -135,5 +134,3 @@ func (w *wire) settle(patience time.Duration) {
 	w.patience = patience
 	w.settled.Store(true)
 }
-
-var _ io.ReadWriter = (*wire)(nil)
