@@ -85,11 +85,15 @@ func TestIdleSessionIsSmall(t *testing.T) {
 	open(20)
 	before := measure()
 	open(sessions)
-	// Their upgrade's goroutines end a moment after the answer.
-	time.Sleep(100 * time.Millisecond)
+	// Their upgrade's goroutines end a moment after the answer, and no moment is
+	// promised: what counts is what is left.
+	const most = 12 << 10
 	each := (measure() - before) / sessions
+	for end := time.Now().Add(10 * time.Second); each > most && time.Now().Before(end); runtime.Gosched() {
+		each = (measure() - before) / sessions
+	}
 	t.Logf("%d bytes a session, the client's own connection included", each)
-	if each > 12<<10 {
+	if each > most {
 		t.Errorf("%d bytes a session", each)
 	}
 }

@@ -131,24 +131,32 @@ func TestCloseAt(t *testing.T) {
 	own, peer := kernel(t)
 	done := make(chan error, 1)
 	go func() { done <- own.WriteAll(much, time.Hour) }()
-	time.Sleep(50 * time.Millisecond) // it waits by now
+	awaitWait(own)
 	by := time.Now().Add(50 * time.Millisecond)
 	own.CloseAt(by)
 	if err := <-done; err != ErrStalled || time.Now().Before(by) {
 		t.Errorf("%v, %v before the moment", err, time.Until(by))
 	}
-	go io.Copy(io.Discard, peer)
-	time.Sleep(20 * time.Millisecond)
+	io.CopyN(io.Discard, peer, 64<<10) // there is room
 	if err := own.WriteAll([]byte("more"), time.Hour); err != ErrStalled {
 		t.Errorf("after the moment: %v", err)
 	}
 
 	own, _ = kernel(t)
 	go func() { done <- own.WriteAll(much, 200*time.Millisecond) }()
-	time.Sleep(50 * time.Millisecond)
+	awaitWait(own)
 	own.CloseAt(time.Now().Add(time.Hour))
 	if err := <-done; err != ErrStalled {
 		t.Errorf("without patience: %v", err)
+	}
+}
+
+// awaitWait returns once the writer waits for the peer.
+func awaitWait(s *Socket) {
+	for waits := false; !waits; runtime.Gosched() {
+		s.mu.Lock()
+		waits = !s.waitBy.IsZero()
+		s.mu.Unlock()
 	}
 }
 
