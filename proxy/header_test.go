@@ -54,6 +54,12 @@ func trusting(networks ...string) func(*edgeConfig) {
 	}
 }
 
+// trustingTLS is a TLS listener behind the balancer.
+func trustingTLS(c *edgeConfig) {
+	trusting("10.0.0.0/8")(c)
+	terminating(c)
+}
+
 // What a trusted peer's header makes of the client, and what stays of the stream.
 func TestReceivedHeader(t *testing.T) {
 	const payload = "GET / HTTP/1.1\r\n\r\n"
@@ -128,10 +134,7 @@ func TestReceivedHeaderInPieces(t *testing.T) {
 // A header, a TLS hello behind it in the same segment, and the first request.
 func TestReceivedHeaderThenTLS(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		e := newEdge(t, func(c *edgeConfig) {
-			trusting("10.0.0.0/8")(c)
-			c.listener.TLS = "terminate"
-		})
+		e := newEdge(t, trustingTLS)
 		raw := e.dial(balancerAddr)
 		client := tls.Client(&prefixed{Conn: raw, first: unhex(t, named)}, clientTLS("relay.example.org"))
 		mustWrite(t, client, []byte("request"))
@@ -218,10 +221,7 @@ func TestHeaderTimeout(t *testing.T) {
 // The header and the handshake have a clock each.
 func TestHeaderAndHandshakeClocks(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		e := newEdge(t, func(c *edgeConfig) {
-			trusting("10.0.0.0/8")(c)
-			c.listener.TLS = "terminate"
-		})
+		e := newEdge(t, trustingTLS)
 		raw := e.dial(balancerAddr)
 		time.Sleep(4 * time.Second)
 		mustWrite(t, raw, unhex(t, named))
@@ -234,10 +234,7 @@ func TestHeaderAndHandshakeClocks(t *testing.T) {
 		relay.Close()
 	})
 	inBubble(t, func(t *testing.T) {
-		e := newEdge(t, func(c *edgeConfig) {
-			trusting("10.0.0.0/8")(c)
-			c.listener.TLS = "terminate"
-		})
+		e := newEdge(t, trustingTLS)
 		raw := e.dial(balancerAddr)
 		time.Sleep(4 * time.Second)
 		mustWrite(t, raw, unhex(t, named))
