@@ -226,6 +226,10 @@ func (d *decoder) integer(n *yaml.Node, v reflect.Value, f *field, key string, a
 		d.fault(at, key, "%d is out of range; allowed: %s", value, allowed)
 		return
 	}
+	if f.optional {
+		v.Set(reflect.New(f.shape.typ))
+		v = v.Elem()
+	}
 	v.SetInt(value)
 	if ints != nil {
 		ints[f.key] = value
@@ -302,7 +306,9 @@ func (d *decoder) noScalar(n *yaml.Node, f *field, key string, at position) bool
 		d.fault(at, key, "%s where one value is needed; allowed: %s", described(n), rangeText(f, nil))
 	case n.Tag == "!!null" && isPlain(n):
 		instead := "write one"
-		if f.hasDef {
+		if f.optional {
+			instead = "write one, or leave the key out"
+		} else if f.hasDef {
 			instead = fmt.Sprintf("write one, or leave the key out for the default %s", defaultText(f))
 		}
 		d.fault(at, key, "has no value; %s; allowed: %s", instead, rangeText(f, nil))
@@ -327,6 +333,9 @@ func (d *decoder) unwritten(v reflect.Value, f *field, key string, at position, 
 			d.resolvePath(v.Index(i), f)
 		}
 	case kindInt:
+		if f.optional {
+			v.SetZero()
+		}
 		if !f.hasDef {
 			return
 		}

@@ -10,11 +10,13 @@ import (
 type Key struct {
 	Path    string // "listeners[].bind", "upstreams.*.addresses"
 	Type    string // bool, integer, text, section, list or map; a list names its elements: "list of text"
-	Default string // as it would be written in the file; empty if required or a section
+	Default string // as it would be written in the file; empty if required, optional or a section
 	Range   string // what is allowed, for people; empty where the type says it all
 	Doc     string
 	// Required is whether the key must be written.
 	Required bool
+	// Optional is whether nothing takes the place of the key where it is not written.
+	Optional bool
 }
 
 // Facts gives the part of a key's documentation that code decides:
@@ -27,6 +29,8 @@ func (k Key) Facts() string {
 		return "required"
 	case k.Type == "section":
 		return "section"
+	case k.Optional:
+		return "no default, " + k.Range
 	case k.Range != "":
 		return "default " + k.Default + ", " + k.Range
 	default:
@@ -42,7 +46,8 @@ func Describe(v any) []Key {
 		for _, f := range s.fields {
 			at := join(path, f.key)
 			keys = append(keys, Key{
-				Path: at, Type: typeText(f.shape), Default: defaultText(f), Range: factsRange(f), Doc: f.doc, Required: f.required,
+				Path: at, Type: typeText(f.shape), Default: defaultText(f), Range: factsRange(f), Doc: f.doc,
+				Required: f.required, Optional: f.optional,
 			})
 			inner, at := innerStruct(f.shape, at)
 			if inner != nil {

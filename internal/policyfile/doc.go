@@ -18,7 +18,9 @@
 // Field types: bool, int, string, any type with UnmarshalText (netip.Prefix,
 // netip.AddrPort, …), structs, slices and string-keyed maps of these. A key of
 // a scalar or list type has a default or is required; maps are empty and
-// structs take the defaults of their keys. Tags that contradict this are a
+// structs take the defaults of their keys. A *int is an optional integer: it is
+// nil where the key is not written, has no default, and bounds no other key; what
+// then holds is its struct's to say. Tags that contradict this are a
 // fault of the program: the functions of this package panic on them.
 //
 // A key that is not written takes its default or, where another key has moved

@@ -13,8 +13,8 @@ import (
 )
 
 // Encode returns v, a struct or a pointer to one, as YAML with every key but
-// those of the first level that are named. What it returns reads back as the
-// same values.
+// those of the first level that are named, and optional ones that have no value.
+// What it returns reads back as the same values.
 func Encode(v any, without ...string) []byte {
 	var b bytes.Buffer
 	value := reflect.ValueOf(v)
@@ -29,20 +29,30 @@ func Encode(v any, without ...string) []byte {
 
 // encodeStruct writes the keys of a struct; the first line begins with first, the others with indent.
 func encodeStruct(b *bytes.Buffer, v reflect.Value, s *shape, first, indent string) {
-	for i, f := range s.fields {
-		if i > 0 {
-			first = indent
+	for _, f := range s.fields {
+		fv := v.FieldByIndex(f.index)
+		if f.optional {
+			if fv.IsNil() {
+				continue
+			}
+			fv = fv.Elem()
 		}
 		b.WriteString(first + f.key + ":")
-		encodeValue(b, v.FieldByIndex(f.index), f.shape, indent)
+		encodeValue(b, fv, f.shape, indent)
+		first = indent
 	}
+}
+
+// saysNothing reports whether no key of a struct would be written.
+func saysNothing(v reflect.Value, s *shape) bool {
+	return !slices.ContainsFunc(s.fields, func(f *field) bool { return !f.optional || !v.FieldByIndex(f.index).IsNil() })
 }
 
 // encodeValue writes what stands behind a colon, with the line's end.
 func encodeValue(b *bytes.Buffer, v reflect.Value, s *shape, indent string) {
 	deeper := indent + "  "
 	switch {
-	case s.kind == kindStruct && len(s.fields) == 0:
+	case s.kind == kindStruct && saysNothing(v, s):
 		b.WriteString(" {}\n")
 	case s.kind == kindStruct:
 		b.WriteString("\n")
@@ -60,6 +70,10 @@ func encodeValue(b *bytes.Buffer, v reflect.Value, s *shape, indent string) {
 	case s.kind == kindList && s.elem.kind == kindStruct && v.Len() > 0:
 		b.WriteString("\n")
 		for i := range v.Len() {
+			if saysNothing(v.Index(i), s.elem) {
+				b.WriteString(deeper + "- {}\n")
+				continue
+			}
 			encodeStruct(b, v.Index(i), s.elem, deeper+"- ", deeper+"  ")
 		}
 	default:

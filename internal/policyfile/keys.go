@@ -35,6 +35,7 @@ type shape struct {
 // field is one key of a struct.
 type field struct {
 	key      string
+	optional bool // a pointer: nil where the key is not written
 	index    []int
 	shape    *shape
 	def      string // the default, as the tag has it
@@ -160,10 +161,16 @@ func readFields(s *shape, t reflect.Type, index []int, above []reflect.Type) {
 }
 
 func readField(s *shape, sf reflect.StructField, key string, index []int, above []reflect.Type) *field {
+	t := sf.Type
+	optional := t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Int
+	if optional {
+		t = t.Elem()
+	}
 	f := &field{
 		key:      key,
+		optional: optional,
+		shape:    readShape(t, above),
 		index:    index,
-		shape:    readShape(sf.Type, above),
 		zero:     sf.Tag.Get("zero"),
 		required: sf.Tag.Get("required") == "true",
 		path:     sf.Tag.Get("path") == "true",
@@ -202,7 +209,10 @@ func readField(s *shape, sf reflect.StructField, key string, index []int, above 
 			wrong("a list has a default [a, b] or is required")
 		}
 	default:
-		if f.required == f.hasDef {
+		if f.optional && (f.required || f.hasDef) {
+			wrong("an optional integer has no default and is not required")
+		}
+		if !f.optional && f.required == f.hasDef {
 			wrong("either a default or required")
 		}
 	}
@@ -234,7 +244,7 @@ func readBound(text string, s *shape) *bound {
 			return nil
 		}
 	}
-	if other := s.field(ref); other == nil || other.shape.kind != kindInt {
+	if other := s.field(ref); other == nil || other.shape.kind != kindInt || other.optional {
 		return nil
 	}
 	return b
