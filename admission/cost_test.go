@@ -2,6 +2,7 @@ package admission
 
 import (
 	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -35,6 +36,9 @@ func refusals(t testing.TB) []struct {
 	}{
 		{"denied, IPv4", gate(deny), v4, Denied},
 		{"denied, IPv6", gate(deny), v6, Denied},
+		{"per_ip_cap of a class", gate(func(l *Limits) {
+			l.Classes = []Class{{Name: "a", Networks: prefixes("192.0.2.0/24"), MaxConnectionsPerIP: new(1)}}
+		}, v4), v4, PerIPCap},
 		{"denied, embedded", gate(deny), netip.MustParseAddr("64:ff9b::192.0.2.10"), Denied},
 		{"max_connections", gate(func(l *Limits) { l.MaxConnections = 1 }, v4), v6, MaxConnections},
 		{"per_ip_cap, IPv4", gate(func(l *Limits) { l.MaxConnectionsPerIP = 1 }, v4), v4, PerIPCap},
@@ -79,14 +83,35 @@ func TestRefusalsAllocateNothing(t *testing.T) {
 	}
 }
 
+// manyClasses are a thousand classes with nested networks around the addresses
+// of the benchmarks; their values are the highest, as the defaults are there.
+func manyClasses() []Class {
+	values := Class{ConnectionRatePerIP: new(maxRate), ConnectionBurstPerIP: new(maxBurst), ConnectionRatePerIPv648: new(maxRate), ConnectionBurstPerIPv648: new(maxBurst)}
+	class := func(name string, networks ...netip.Prefix) Class {
+		c := values
+		c.Name, c.Networks = name, networks
+		return c
+	}
+	classes := []Class{class("all", prefixes("192.0.0.0/16", "192.0.0.0/18", "2001:db8::/32", "2001:db8::/40")...)}
+	for i := range 1000 {
+		site, _ := hostOf(i, 0).Prefix(siteBits)
+		classes = append(classes, class(strconv.Itoa(i), site, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), 32)))
+	}
+	return classes
+}
+
 func BenchmarkAdmitRelease(b *testing.B) {
+	classes := manyClasses()
 	benchmarks := []struct {
-		name string
-		addr func(i int) netip.Addr
+		name    string
+		addr    func(i int) netip.Addr
+		classes []Class
 	}{
-		{"IPv4", func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }},
-		{"IPv6", func(i int) netip.Addr { return hostOf(i>>6, i) }},
-		{"no host", func(int) netip.Addr { return netip.Addr{} }},
+		{"IPv4", func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }, nil},
+		{"IPv6", func(i int) netip.Addr { return hostOf(i>>6, i) }, nil},
+		{"no host", func(int) netip.Addr { return netip.Addr{} }, nil},
+		{"IPv4 of a class", func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }, classes},
+		{"IPv6 of a class", func(i int) netip.Addr { return hostOf(i>>6, i) }, classes},
 	}
 	for _, bb := range benchmarks {
 		b.Run(bb.name, func(b *testing.B) {
@@ -95,6 +120,7 @@ func BenchmarkAdmitRelease(b *testing.B) {
 			l.ConnectionRatePerIP, l.ConnectionBurstPerIP = maxRate, maxBurst
 			l.ConnectionRatePerIPv648, l.ConnectionBurstPerIPv648 = maxRate, maxBurst
 			l.Deny = prefixes("10.0.0.0/8", "2001:db9::/32")
+			l.Classes = bb.classes
 			g, start := newGate(b, l), time.Now()
 			for i := range 5000 {
 				mustAdmit(b, g, netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}), start)

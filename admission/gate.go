@@ -120,12 +120,13 @@ func (g *Gate) Admit(addr netip.Addr, now time.Time) (*Lease, Reason) {
 // the lock and holds for the settings that it was made by.
 type client struct {
 	settings         *settings
+	scopes           *scopes // what binds it
 	host, site       key
 	hasHost, hasSite bool
 	denied           bool
 }
 
-// read looks addr up in the deny list and hashes its keys.
+// read looks addr up in the deny list and the classes, and hashes its keys.
 func (g *Gate) read(addr netip.Addr) client {
 	s := g.settings.Load()
 	c := client{settings: s}
@@ -139,6 +140,7 @@ func (g *Gate) read(addr netip.Addr) client {
 		c.denied = true
 		return c
 	}
+	c.scopes = s.of(inner)
 	host, site := keysOf(inner)
 	c.host, c.hasHost = g.hash(host), true
 	if site.IsValid() {
@@ -195,7 +197,7 @@ func (g *Gate) charge(c *client, at int64) (host, site uint32, reason Reason) {
 	if !c.hasHost {
 		return 0, 0, ""
 	}
-	s := c.settings
+	s := c.scopes
 	host = g.hosts.find(c.host)
 	if c.hasSite {
 		site = g.sites.find(c.site)

@@ -23,6 +23,8 @@ type Limits struct {
 
 	// Observe names the limits, by key, that only count what they would have refused.
 	Observe []string `key:"observe" default:"[]" enum:"max_connections_per_ip|max_connections_per_ipv6_48|connection_rate_per_ip|connection_rate_per_ipv6_48" doc:"limits that count what they would refuse and let it in"`
+	// Classes give other values to the addresses in their networks.
+	Classes []Class `key:"classes" default:"[]" doc:"networks with values of their own: carriers that share addresses, bouncers, exits"`
 	// Deny lists the networks that are refused. An IPv4 network matches however
 	// the client's address is spelled, and so does its IPv4-mapped spelling here;
 	// an IPv6 network wider than ::ffff:0:0/96 holds IPv6 addresses alone.
@@ -37,6 +39,9 @@ const (
 	keySiteCap  = "max_connections_per_ipv6_48"
 	keyHostRate = "connection_rate_per_ip"
 	keySiteRate = "connection_rate_per_ipv6_48"
+
+	keyHostBurst = "connection_burst_per_ip"
+	keySiteBurst = "connection_burst_per_ipv6_48"
 
 	maxRate  = 100_000
 	maxBurst = 1_000_000
@@ -85,30 +90,27 @@ func (l Limits) Validate() error {
 	within(keyHostCap, l.MaxConnectionsPerIP, 0, l.MaxConnections, ofAll)
 	within(keySiteCap, l.MaxConnectionsPerIPv648, 0, l.MaxConnections, ofAll)
 	within(keyHostRate, l.ConnectionRatePerIP, 0, maxRate, strconv.Itoa(maxRate))
-	within("connection_burst_per_ip", l.ConnectionBurstPerIP, 1, maxBurst, strconv.Itoa(maxBurst))
+	within(keyHostBurst, l.ConnectionBurstPerIP, 1, maxBurst, strconv.Itoa(maxBurst))
 	within(keySiteRate, l.ConnectionRatePerIPv648, 0, maxRate, strconv.Itoa(maxRate))
-	within("connection_burst_per_ipv6_48", l.ConnectionBurstPerIPv648, 1, maxBurst, strconv.Itoa(maxBurst))
+	within(keySiteBurst, l.ConnectionBurstPerIPv648, 1, maxBurst, strconv.Itoa(maxBurst))
 
 	for i, name := range l.Observe {
 		if !slices.Contains(observable, name) {
 			fault(fmt.Sprintf("observe[%d]", i), "%q cannot be observed, allowed are %s", name, strings.Join(observable, ", "))
 		}
 	}
+	faults = append(faults, l.validateClasses()...)
 	for i, p := range l.Deny {
-		if key := fmt.Sprintf("deny[%d]", i); !p.IsValid() {
-			fault(key, "not a network")
-		} else if p != p.Masked() {
-			fault(key, "%v has bits beyond its length, write %v", p, p.Masked())
+		if problem := networkFault(p); problem != "" {
+			fault(fmt.Sprintf("deny[%d]", i), "%s", problem)
 		}
 	}
 	for i, p := range l.EmbeddedIPv4 {
-		switch key := fmt.Sprintf("embedded_ipv4[%d]", i); {
-		case !p.IsValid():
-			fault(key, "not a network")
-		case p.Addr().Is4() || p.Bits() > 96:
+		key := fmt.Sprintf("embedded_ipv4[%d]", i)
+		if p.IsValid() && (p.Addr().Is4() || p.Bits() > 96) {
 			fault(key, "%v leaves no 32 bits for the client, allowed are IPv6 networks of at most 96 bits", p)
-		case p != p.Masked():
-			fault(key, "%v has bits beyond its length, write %v", p, p.Masked())
+		} else if problem := networkFault(p); problem != "" {
+			fault(key, "%s", problem)
 		}
 	}
 	return errors.Join(faults...)
@@ -117,6 +119,7 @@ func (l Limits) Validate() error {
 // clone returns a copy that shares no memory with l.
 func (l Limits) clone() Limits {
 	l.Observe = slices.Clone(l.Observe)
+	l.Classes = cloneClasses(l.Classes)
 	l.Deny = slices.Clone(l.Deny)
 	l.EmbeddedIPv4 = slices.Clone(l.EmbeddedIPv4)
 	return l

@@ -20,7 +20,7 @@ type model struct {
 
 type modelLease struct {
 	real       *Lease
-	host, site string // texts of prefixes; "": none
+	host, site string // spelled keys; "": none
 	named      bool
 	released   bool
 }
@@ -30,30 +30,70 @@ type charge struct {
 	cost time.Duration
 }
 
-// keys spells the keys of addr byte by byte.
-func (m *model) keys(addr netip.Addr) (host, site string, denied bool) {
-	if !addr.IsValid() {
-		return "", "", false
+// holds reports whether p holds b, bit by bit. An IPv6 network holds a mapped
+// address only where it is mapped itself.
+func holds(p netip.Prefix, b [16]byte) bool {
+	network, bits := p.Addr().As16(), p.Bits()
+	if p.Addr().Is4() {
+		bits += 96
 	}
-	all := addr.As16()
-	mapped := netip.MustParseAddr("::ffff:0:0").As16()
-	isV4 := func(b [16]byte) bool { return slices.Equal(b[:12], mapped[:12]) }
-	denies := func(b [16]byte) bool {
-		for _, p := range m.limits.Deny {
-			network, bits := p.Addr().As16(), p.Bits()
+	return same(b, network, bits) && (!isMapped(b) || bits >= 96)
+}
+
+var mapped = netip.MustParseAddr("::ffff:0:0").As16()
+
+func isMapped(b [16]byte) bool { return same(b, mapped, 96) }
+
+// limitsOf returns the limits with the values of the class that has the longest
+// of all networks that hold the address.
+func (m *model) limitsOf(b [16]byte) Limits {
+	l, longest := m.limits, -1
+	for _, c := range m.limits.Classes {
+		for _, p := range c.Networks {
+			bits := p.Bits()
 			if p.Addr().Is4() {
 				bits += 96
 			}
-			if same(b, network, bits) && (!isV4(b) || bits >= 96) {
-				return true
+			if !holds(p, b) || bits <= longest {
+				continue
+			}
+			l, longest = m.limits, bits
+			for value, own := range map[*int]*int{
+				&l.MaxConnectionsPerIP:      c.MaxConnectionsPerIP,
+				&l.MaxConnectionsPerIPv648:  c.MaxConnectionsPerIPv648,
+				&l.ConnectionRatePerIP:      c.ConnectionRatePerIP,
+				&l.ConnectionBurstPerIP:     c.ConnectionBurstPerIP,
+				&l.ConnectionRatePerIPv648:  c.ConnectionRatePerIPv648,
+				&l.ConnectionBurstPerIPv648: c.ConnectionBurstPerIPv648,
+			} {
+				if own != nil {
+					*value = *own
+				}
 			}
 		}
-		return false
+	}
+	return l
+}
+
+// named is what the model reads in an address: its keys, and the limits that bind it.
+type named struct {
+	host, site string
+	limits     Limits
+}
+
+// keys spells the keys of addr byte by byte.
+func (m *model) keys(addr netip.Addr) (n named, denied bool) {
+	if !addr.IsValid() {
+		return named{}, false
+	}
+	all := addr.As16()
+	denies := func(b [16]byte) bool {
+		return slices.ContainsFunc(m.limits.Deny, func(p netip.Prefix) bool { return holds(p, b) })
 	}
 	if denies(all) {
-		return "", "", true
+		return named{}, true
 	}
-	if !isV4(all) {
+	if !isMapped(all) {
 		for _, p := range m.limits.EmbeddedIPv4 {
 			if same(all, p.Addr().As16(), p.Bits()) {
 				copy(all[:12], mapped[:12])
@@ -62,12 +102,15 @@ func (m *model) keys(addr netip.Addr) (host, site string, denied bool) {
 		}
 	}
 	if denies(all) {
-		return "", "", true
+		return named{}, true
 	}
-	if isV4(all) {
-		return "host " + string(all[:]), "", false
+	n.limits = m.limitsOf(all)
+	if isMapped(all) {
+		n.host = "host " + string(all[:])
+	} else {
+		n.host, n.site = "host "+string(all[:8]), "site "+string(all[:6])
 	}
-	return "host " + string(all[:8]), "site " + string(all[:6]), false
+	return n, false
 }
 
 // same reports whether a and b begin with the same bits.
@@ -101,7 +144,8 @@ func (m *model) debt(key string, now time.Duration) (owed time.Duration) {
 }
 
 // judge decides about the keys and, if they get in, charges them to l.
-func (m *model) judge(l *modelLease, host, site string, now time.Duration) Reason {
+func (m *model) judge(l *modelLease, n named, now time.Duration) Reason {
+	host, site := n.host, n.site
 	type limit struct {
 		name   string
 		reason Reason
@@ -125,10 +169,10 @@ func (m *model) judge(l *modelLease, host, site string, now time.Duration) Reaso
 		return limit{name: name, reason: reason, over: most > 0 && key != "" && m.open(key) >= most}
 	}
 	all := []limit{
-		occupancy("max_connections_per_ip", host, PerIPCap, m.limits.MaxConnectionsPerIP),
-		occupancy("max_connections_per_ipv6_48", site, PerPrefixCap, m.limits.MaxConnectionsPerIPv648),
-		bucket("connection_rate_per_ip", host, m.limits.ConnectionRatePerIP, m.limits.ConnectionBurstPerIP),
-		bucket("connection_rate_per_ipv6_48", site, m.limits.ConnectionRatePerIPv648, m.limits.ConnectionBurstPerIPv648),
+		occupancy("max_connections_per_ip", host, PerIPCap, n.limits.MaxConnectionsPerIP),
+		occupancy("max_connections_per_ipv6_48", site, PerPrefixCap, n.limits.MaxConnectionsPerIPv648),
+		bucket("connection_rate_per_ip", host, n.limits.ConnectionRatePerIP, n.limits.ConnectionBurstPerIP),
+		bucket("connection_rate_per_ipv6_48", site, n.limits.ConnectionRatePerIPv648, n.limits.ConnectionBurstPerIPv648),
 	}
 	for _, limit := range all {
 		if limit.over && !slices.Contains(m.limits.Observe, limit.name) {
@@ -180,6 +224,30 @@ func drawLimits(t *rapid.T) Limits {
 	l.Observe = some("observe", observable...)
 	l.Deny = prefixes(some("deny", "198.51.100.0/24", "::ffff:192.0.2.2/128", "2001:db8:1:2::/64", "64:ff9b::/96", "::/127", "fe80::/10")...)
 	l.EmbeddedIPv4 = prefixes(some("embedded_ipv4", "64:ff9b::/96", "2001:db8:1:3::/64", "2001:db8:2::/48")...)
+	networks := some("networks", "192.0.2.0/24", "::ffff:192.0.2.1/128", "192.0.2.2/32", "::ffff:0:0/96", "2001:db8::/32", "2001:db8:1:1::/64",
+		"2001:db8:1:1::2/128", "2001:db8:1:2::/63", "::/0", "fe80::/10")
+	for _, name := range some("classes", "carrier", "exit", "bouncer") {
+		n := rapid.IntRange(1, 3).Draw(t, "networks of "+name)
+		if n > len(networks) {
+			break
+		}
+		own := func(key string, least, most int) *int {
+			if rapid.Bool().Draw(t, name+" leaves "+key) {
+				return nil
+			}
+			return new(small(name+" "+key, least, most))
+		}
+		l.Classes = append(l.Classes, Class{
+			Name: name, Networks: prefixes(networks[:n]...),
+			MaxConnectionsPerIP:      own("max_connections_per_ip", 0, min(8, l.MaxConnections)),
+			MaxConnectionsPerIPv648:  own("max_connections_per_ipv6_48", 0, min(8, l.MaxConnections)),
+			ConnectionRatePerIP:      own("connection_rate_per_ip", 0, 3),
+			ConnectionBurstPerIP:     own("connection_burst_per_ip", 1, 6),
+			ConnectionRatePerIPv648:  own("connection_rate_per_ipv6_48", 0, 5),
+			ConnectionBurstPerIPv648: own("connection_burst_per_ipv6_48", 1, 10),
+		})
+		networks = networks[n:]
+	}
 	return l
 }
 
@@ -196,7 +264,7 @@ func TestGateAgainstModel(t *testing.T) {
 		start, now := time.Now(), time.Duration(0)
 
 		admit := func(t *rapid.T, addr netip.Addr) {
-			host, site, denied := m.keys(addr)
+			n, denied := m.keys(addr)
 			l, want := new(modelLease), Reason("")
 			switch {
 			case denied:
@@ -204,7 +272,7 @@ func TestGateAgainstModel(t *testing.T) {
 			case m.open("") >= m.limits.MaxConnections:
 				want = MaxConnections
 			case addr.IsValid():
-				want = m.judge(l, host, site, now)
+				want = m.judge(l, n, now)
 			}
 			real, got := g.Admit(addr, start.Add(now))
 			if got != want || (real == nil) != (got != "") {
@@ -233,13 +301,13 @@ func TestGateAgainstModel(t *testing.T) {
 				}
 				l := rapid.SampledFrom(unnamed).Draw(t, "lease")
 				addr := rapid.SampledFrom(modelAddrs).Draw(t, "addr")
-				host, site, denied := m.keys(addr)
+				n, denied := m.keys(addr)
 				var want Reason
 				switch {
 				case denied:
 					want = Denied
 				case addr.IsValid():
-					want = m.judge(l, host, site, now)
+					want = m.judge(l, n, now)
 				default:
 					l.named = true
 				}

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/gaissmai/bart"
@@ -32,6 +33,17 @@ func (n Networks) Contains(addr netip.Addr) bool {
 
 // Empty reports whether the set holds no network.
 func (n Networks) Empty() bool { return n.table == nil }
+
+// networkFault says what is wrong with a network, or nothing.
+func networkFault(p netip.Prefix) string {
+	switch {
+	case !p.IsValid():
+		return "not a network"
+	case p != p.Masked():
+		return fmt.Sprintf("%v has bits beyond its length, write %v", p, p.Masked())
+	}
+	return ""
+}
 
 // unmapPrefix returns the IPv4 network that an IPv4-mapped one means.
 func unmapPrefix(p netip.Prefix) netip.Prefix {

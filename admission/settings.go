@@ -1,16 +1,23 @@
 package admission
 
 import (
+	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/gaissmai/bart"
 )
 
 // settings is a Limits made ready for the gate. It never changes once built.
 type settings struct {
-	limits     Limits
-	deny       Networks
-	host, site scope
+	limits   Limits
+	deny     Networks
+	ordinary *scopes              // of the addresses that are in no class
+	classes  *bart.Table[*scopes] // nil: there are none
 }
+
+// scopes are what the limits say of the host and the site of an address.
+type scopes struct{ host, site scope }
 
 // scope is what the limits say of every host, or of every site.
 type scope struct {
@@ -26,11 +33,25 @@ func newSettings(l Limits) (*settings, error) {
 		return nil, err
 	}
 	l = l.clone()
-	s := &settings{limits: l, deny: NewNetworks(l.Deny)}
+	return &settings{limits: l, deny: NewNetworks(l.Deny), ordinary: newScopes(l), classes: newClassTable(l)}, nil
+}
+
+// of returns the scopes of an address that is bare and looked through.
+func (s *settings) of(addr netip.Addr) *scopes {
+	if s.classes != nil {
+		if class, ok := s.classes.Lookup(addr); ok {
+			return class
+		}
+	}
+	return s.ordinary
+}
+
+func newScopes(l Limits) *scopes {
 	observed := func(key string) bool { return slices.Contains(l.Observe, key) }
-	s.host = newScope(l.MaxConnectionsPerIP, l.ConnectionRatePerIP, l.ConnectionBurstPerIP, observed(keyHostCap), observed(keyHostRate))
-	s.site = newScope(l.MaxConnectionsPerIPv648, l.ConnectionRatePerIPv648, l.ConnectionBurstPerIPv648, observed(keySiteCap), observed(keySiteRate))
-	return s, nil
+	return &scopes{
+		host: newScope(l.MaxConnectionsPerIP, l.ConnectionRatePerIP, l.ConnectionBurstPerIP, observed(keyHostCap), observed(keyHostRate)),
+		site: newScope(l.MaxConnectionsPerIPv648, l.ConnectionRatePerIPv648, l.ConnectionBurstPerIPv648, observed(keySiteCap), observed(keySiteRate)),
+	}
 }
 
 func newScope(most, rate, burst int, observeCap, observeRate bool) scope {
