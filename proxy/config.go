@@ -28,6 +28,9 @@ type ListenerConfig struct {
 type Limits struct {
 	admission.Limits `key:",inline"`
 
+	// DenyFile names a list that stands beside Deny; GateLimits reads it.
+	DenyFile                string `key:"deny_file" default:"" path:"true" doc:"a file of networks that are refused as those of deny are, one a line, # before a comment; empty: none"`
+	MaxHandshakes           int    `key:"max_handshakes" default:"1024" min:"1" max:"max_connections" doc:"TLS handshakes in flight; when all places are taken, the oldest of the source that holds most makes way for a lighter one"`
 	RateLimitBPS            int    `key:"rate_limit_bps" default:"1048576" min:"1024" doc:"bytes a second that one client may send; beyond it the edge reads slower"`
 	RateLimitBurstBytes     int    `key:"rate_limit_burst_bytes" default:"4194304" min:"65536" doc:"burst of rate_limit_bps: the larger of the two"`
 	ProxyHeaderTimeoutSecs  int    `key:"proxy_header_timeout_secs" default:"5" min:"1" max:"60" doc:"time for a trusted peer's PROXY header, in all"`
@@ -70,6 +73,7 @@ func (l Limits) each(emit func(limit string, value float64)) {
 		{"connection_burst_per_ip", l.ConnectionBurstPerIP},
 		{"connection_rate_per_ipv6_48", l.ConnectionRatePerIPv648},
 		{"connection_burst_per_ipv6_48", l.ConnectionBurstPerIPv648},
+		{"max_handshakes", l.MaxHandshakes},
 		{"rate_limit_bps", l.RateLimitBPS},
 		{"rate_limit_burst_bytes", max(l.RateLimitBPS, l.RateLimitBurstBytes)},
 		{"proxy_header_timeout_secs", l.ProxyHeaderTimeoutSecs},

@@ -49,8 +49,9 @@ type edgeConfig struct {
 
 func testLimits() Limits {
 	return Limits{
-		Limits:       admission.DefaultLimits(),
-		RateLimitBPS: 1 << 20, RateLimitBurstBytes: 4 << 20,
+		Limits:        admission.DefaultLimits(),
+		MaxHandshakes: 1024,
+		RateLimitBPS:  1 << 20, RateLimitBurstBytes: 4 << 20,
 		ProxyHeaderTimeoutSecs: 5, TLSHandshakeTimeoutSecs: 10, ConnectionTimeoutSecs: 300,
 		IdleCounts: "client", WriterStallSecs: 30, HalfCloseTimeoutSecs: 60, DrainSecs: 30,
 	}

@@ -60,7 +60,11 @@ type Server struct {
 // it fails on limits that the gate refuses, a listener whose upstream or an
 // engine that is unknown, or a file that cannot be read.
 func New(cfg Config) (*Server, error) {
-	gate, err := admission.NewGate(cfg.Limits.Limits)
+	limits, err := cfg.Limits.GateLimits()
+	if err != nil {
+		return nil, err
+	}
+	gate, err := admission.NewGate(limits)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,8 @@
 // a method PolicyKey() string (a dotted path below the struct: "addresses[0]")
 // is reported at that key's position. A key that has a fault of its own already
 // stands at its default then, and what Validate says of it is dropped, so that
-// one fault neither hides nor makes others. Validate is asked for sections that
+// one fault neither hides nor makes others; so is an error whose method
+// PolicyBound() string names such a key, on which its range hangs. Validate is asked for sections that
 // are not written too: the program runs with their values.
 //
 // # The YAML that is understood

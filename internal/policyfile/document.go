@@ -147,6 +147,12 @@ func (d *decoder) validate(v reflect.Value, path string) {
 			// An error that reads well alone begins with its key, as a fault does.
 			text = strings.TrimPrefix(text, keyed.PolicyKey()+": ")
 		}
+		if bounded, ok := errors.AsType[interface {
+			error
+			PolicyBound() string
+		}](err); ok && bounded.PolicyBound() != "" && !d.doc.Clean(join(path, bounded.PolicyBound())) {
+			continue
+		}
 		if d.doc.Clean(key) {
 			found = append(found, d.doc.place(key).fault(d.doc.file, key, text))
 		}
