@@ -177,7 +177,7 @@ func (d *decoder) names(n *yaml.Node, v reflect.Value, f *field, key string, at 
 
 // elementOf is the field of one element of a list or map: what holds for the elements stays.
 func elementOf(f *field) *field {
-	return &field{key: f.key, shape: f.shape.elem, enum: f.enum, path: f.path, unixPath: f.unixPath, doc: f.doc, required: true}
+	return &field{key: f.key, shape: f.shape.elem, enum: f.enum, path: f.path, doc: f.doc, required: true}
 }
 
 func (d *decoder) list(n *yaml.Node, v reflect.Value, f *field, key string, at position) {
@@ -287,21 +287,11 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, f *field, s *shape, key 
 
 // resolvePath makes a relative path relative to the file's folder.
 func (d *decoder) resolvePath(v reflect.Value, f *field) {
-	if v.Kind() != reflect.String {
+	if !f.path || v.Kind() != reflect.String {
 		return
 	}
-	prefix, p := "", v.String()
-	if f.unixPath {
-		prefix = "unix:"
-		var ok bool
-		if p, ok = strings.CutPrefix(p, prefix); !ok {
-			return
-		}
-	} else if !f.path {
-		return
-	}
-	if p != "" && !filepath.IsAbs(p) {
-		v.SetString(prefix + filepath.Join(d.dir, p))
+	if p := v.String(); p != "" && !filepath.IsAbs(p) {
+		v.SetString(filepath.Join(d.dir, p))
 	}
 }
 

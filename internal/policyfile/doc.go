@@ -13,7 +13,6 @@
 //	enum:"a|b|c"            the allowed values of a string, or of each element of a list of strings
 //	required:"true"         the key must be written
 //	path:"true"             a file path: relative ones are relative to the folder of the policy file
-//	path:"unix"             an address; a path stands behind unix:, and is relative to the same folder
 //	doc:"what it does"      one phrase
 //
 // Field types: bool, int, string, any type with UnmarshalText (netip.Prefix,

@@ -44,7 +44,6 @@ type field struct {
 	enum     []string
 	required bool
 	path     bool
-	unixPath bool // a path stands behind unix:
 	doc      string
 }
 
@@ -168,7 +167,6 @@ func readField(s *shape, sf reflect.StructField, key string, index []int, above 
 		zero:     sf.Tag.Get("zero"),
 		required: sf.Tag.Get("required") == "true",
 		path:     sf.Tag.Get("path") == "true",
-		unixPath: sf.Tag.Get("path") == "unix",
 		doc:      sf.Tag.Get("doc"),
 	}
 	wrong := func(why string) {
