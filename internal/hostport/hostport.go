@@ -5,6 +5,7 @@
 package hostport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"relayedge/internal/sockopt"
 )
 
 // Bind is what to listen on: a TCP address, a unix socket, or a socket that the
@@ -97,7 +100,7 @@ func (b Bind) Listen() (net.Listener, error) {
 	if b.Host.Is4() {
 		network = "tcp4" // "tcp" would make 0.0.0.0 take IPv6 as well
 	}
-	ln, err := net.Listen(network, b.text)
+	ln, err := sockopt.Options{}.ListenConfig().Listen(context.Background(), network, b.text)
 	if err == nil {
 		return ln, nil
 	}
@@ -146,19 +149,6 @@ func (e *ListenError) Error() string {
 }
 
 func (e *ListenError) Unwrap() error { return e.Cause }
-
-// CheckTarget says what is wrong with an address to connect to: host:port,
-// whose host is a name or an IP address.
-func CheckTarget(s string) error {
-	host, number, err := net.SplitHostPort(s)
-	if err != nil || host == "" {
-		return fmt.Errorf("%q is no address; write host:port, as in 127.0.0.1:7777 or [::1]:7777", s)
-	}
-	if port, ok := parsePort(number); !ok || port == 0 {
-		return fmt.Errorf("%q is no port; allowed is 1 to 65535", number)
-	}
-	return nil
-}
 
 // parsePort takes plain decimals alone: a name or a leading zero is a mistake.
 func parsePort(s string) (port uint16, ok bool) {

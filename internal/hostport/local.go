@@ -7,14 +7,12 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
-
-// unixPrefix begins the address of a unix socket.
-const unixPrefix = "unix:"
 
 // socketMode lets the owner and the group of the process connect.
 const socketMode = 0o660
@@ -27,7 +25,7 @@ func parseLocal(path string) (Bind, error) {
 	switch {
 	case path == "":
 		return Bind{}, errors.New("unix: has no path; write one, as in unix:/run/relayedge/edge.sock")
-	case path[0] == '@':
+	case filepath.Base(path)[0] == '@': // net.Listen takes it for a name of the abstract namespace
 		return Bind{}, errors.New("an abstract socket has no permissions that could guard it; write the path of a file, as in unix:/run/relayedge/edge.sock")
 	case strings.ContainsRune(path, 0):
 		return Bind{}, fmt.Errorf("%q: the path of a socket has no NUL byte", path)
