@@ -11,6 +11,7 @@ type Config struct {
 	ClientAddress      string   `key:"client_address" default:"proxy-v2" enum:"proxy-v2|none" doc:"how the relay learns the client's address"`
 	ProxyTLVs          []string `key:"proxy_tlvs" default:"[alpn, authority, ssl, unique_id, crc32c]" enum:"alpn|authority|ssl|unique_id|crc32c|channel_binding" doc:"what the PROXY v2 header carries beside the addresses"`
 	ChannelBindingTLV  int      `key:"channel_binding_tlv" default:"228" min:"224" max:"239" doc:"type of the channel binding TLV, of the custom range"`
+	ALPN               []string `key:"alpn" default:"[]" doc:"application protocols that the relay speaks; empty: whatever the listener offers"`
 	ConnectTimeoutSecs int      `key:"connect_timeout_secs" default:"5" min:"1" max:"60" doc:"time to connect to the relay"`
 }
 
