@@ -1,6 +1,8 @@
 package upstream
 
 import (
+	"fmt"
+
 	"relayedge/internal/hostport"
 	"relayedge/internal/keyfault"
 )
@@ -22,6 +24,11 @@ func (c Config) Validate() error {
 	}
 	if err := hostport.CheckTarget(c.Addresses[0]); err != nil {
 		return keyfault.New("addresses[0]", "%w", err)
+	}
+	for i, name := range c.ALPN {
+		if name == "" || len(name) > 255 {
+			return keyfault.New(fmt.Sprintf("alpn[%d]", i), "a protocol name has 1 to 255 bytes")
+		}
 	}
 	return nil
 }
