@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,15 +196,17 @@ func TestPassthroughWaitsInItsTime(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		e := newEdge(t, passing)
 		raw := e.dial(aliceAddr)
+		var dripping sync.WaitGroup
+		defer dripping.Wait()
 		defer raw.Close()
-		go func() {
+		dripping.Go(func() {
 			for _, b := range first {
 				if _, err := raw.Write([]byte{b}); err != nil {
 					return
 				}
 				time.Sleep(time.Second)
 			}
-		}()
+		})
 		time.Sleep(10*time.Second - time.Nanosecond)
 		e.wantOpen()
 		time.Sleep(time.Nanosecond)
