@@ -86,6 +86,8 @@ var rules = []struct {
 	{"siphash in admission", onlyIn("github.com/dchest/siphash", []string{"admission"}), edge{from: "relaycore", to: "github.com/dchest/siphash"}, "github.com/dchest/siphash"},
 	{"bart in admission", onlyIn("github.com/gaissmai/bart", []string{"admission"}), edge{from: "proxy", to: "github.com/gaissmai/bart"}, "github.com/gaissmai/bart"},
 
+	{"go-systemd in hostport", onlyIn("github.com/coreos/go-systemd", []string{"internal/hostport"}), edge{from: "proxy", to: "github.com/coreos/go-systemd/v22/activation"}, "github.com/coreos/go-systemd"},
+
 	{"rapid in tests", onlyTests("pgregory.net/rapid"), edge{from: "admission", to: "pgregory.net/rapid"}, "pgregory.net/rapid"},
 	{"goleak in tests", onlyTests("go.uber.org/goleak"), edge{from: "proxy", to: "go.uber.org/goleak"}, "go.uber.org/goleak"},
 	{"testscript in tests", onlyTests("github.com/rogpeppe/go-internal"), edge{from: "cmd/relayedge", to: "github.com/rogpeppe/go-internal/testscript"}, "github.com/rogpeppe/go-internal"},

@@ -3,7 +3,9 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"relayedge/admission"
@@ -13,15 +15,17 @@ import (
 
 // ListenerConfig is one entry of the listeners section of the policy.
 type ListenerConfig struct {
-	Name           string         `key:"name" required:"true" doc:"the listener's name in metrics and logs"`
-	Bind           string         `key:"bind" required:"true" doc:"host:port; [::]:443 takes IPv6 and IPv4"`
-	Protocol       string         `key:"protocol" default:"tcp" enum:"tcp" doc:"tcp: bytes pass untouched"`
-	TLS            string         `key:"tls" default:"terminate" enum:"terminate|none" doc:"terminate: TLS ends here; none: plain TCP"`
-	TLSMinVersion  string         `key:"tls_min_version" default:"1.2" enum:"1.2|1.3" doc:"the lowest TLS version"`
-	ALPN           []string       `key:"alpn" default:"[http/1.1]" doc:"application protocols that are offered"`
-	ClientCAFile   string         `key:"client_ca_file" default:"" path:"true" doc:"PEM file of the CAs whose client certificates are required; empty: none are asked for"`
-	TrustProxyFrom []netip.Prefix `key:"trust_proxy_from" default:"[]" doc:"networks whose PROXY header is required and believed; if set, every other peer is refused"`
-	Upstream       string         `key:"upstream" default:"relay" doc:"where connections go"`
+	Name           string            `key:"name" required:"true" doc:"the listener's name in metrics and logs"`
+	Bind           string            `key:"bind" required:"true" path:"unix" doc:"host:port, unix:/path, or fd:NAME (systemd socket activation)"`
+	Protocol       string            `key:"protocol" default:"tcp" enum:"tcp" doc:"tcp: bytes pass untouched"`
+	TLS            string            `key:"tls" default:"terminate" enum:"terminate|passthrough|none" doc:"terminate: TLS ends here; passthrough: it ends at the relay, chosen by server name; none: plain TCP"`
+	TLSMinVersion  string            `key:"tls_min_version" default:"1.2" enum:"1.2|1.3" doc:"the lowest TLS version"`
+	ALPN           []string          `key:"alpn" default:"[http/1.1]" doc:"application protocols that are offered"`
+	ClientCAFile   string            `key:"client_ca_file" default:"" path:"true" doc:"PEM file of the CAs whose client certificates are required; empty: none are asked for"`
+	TrustProxyFrom []netip.Prefix    `key:"trust_proxy_from" default:"[]" doc:"networks whose PROXY header is required and believed; if set, every other peer is refused"`
+	RefuseWith     string            `key:"refuse_with" default:"close" enum:"close|reset|tls_alert" doc:"how a connection that the limits refuse is closed: by a FIN, by a RST, or by the TLS alert access_denied and a FIN"`
+	Upstream       string            `key:"upstream" default:"relay" doc:"where connections go whose server name is not listed; empty: they are refused"`
+	ServerNames    map[string]string `key:"server_names" doc:"server name: upstream; *.example.org stands for one label"`
 }
 
 // Limits is the limits section of the policy: the gate's limits and those of a connection's life.
@@ -54,8 +58,37 @@ func (c ListenerConfig) Validate() error {
 			faults = append(faults, keyfault.New(fmt.Sprintf("alpn[%d]", i), "a protocol name has 1 to 255 bytes"))
 		}
 	}
-	if c.TLS == "none" && c.ClientCAFile != "" {
+	if c.TLS != "terminate" && c.ClientCAFile != "" {
 		faults = append(faults, keyfault.New("client_ca_file", "client certificates need tls: terminate"))
+	}
+	if c.TLS == "none" && c.RefuseWith == "tls_alert" {
+		faults = append(faults, keyfault.New("refuse_with", "tls_alert is for clients that speak TLS; allowed without it: close, reset"))
+	}
+	return errors.Join(append(faults, c.judgeNames())...)
+}
+
+// judgeNames judges server_names, and an upstream that is empty on purpose.
+func (c ListenerConfig) judgeNames() error {
+	if len(c.ServerNames) == 0 {
+		if c.Upstream == "" {
+			return keyfault.New("upstream", "is empty, so nobody is served; name one, or write server_names")
+		}
+		return nil
+	}
+	if c.TLS == "none" {
+		return keyfault.New("server_names", "without TLS no client says a server name; write tls: terminate or passthrough, or upstream alone")
+	}
+	var faults []error
+	first := make(map[string]string)
+	for _, written := range slices.Sorted(maps.Keys(c.ServerNames)) {
+		name, err := canonicalPattern(written)
+		if err != nil {
+			faults = append(faults, keyfault.New("server_names."+written, "%w", err))
+		} else if before, twice := first[name]; twice {
+			faults = append(faults, keyfault.New("server_names."+written, "is the same name as %s", before))
+		} else {
+			first[name] = written
+		}
 	}
 	return errors.Join(faults...)
 }

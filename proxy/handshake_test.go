@@ -332,7 +332,7 @@ func TestStalledHandshake(t *testing.T) {
 	for name, stall := range states {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				const clients = 300
+				const clients = 5000
 				e := newEdge(t, terminating)
 				first := hello(t, "relay.example.org")
 				var stalling sync.WaitGroup
@@ -371,7 +371,7 @@ func TestEarlyEnd(t *testing.T) {
 		for _, reset := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, reset %v", name, reset), func(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
-					const times = 100
+					const times = 1000
 					e := newEdge(t, terminating)
 					first := hello(t, "relay.example.org")
 					for i := range times {

@@ -47,6 +47,7 @@ type Server struct {
 	serve     func(*session)
 	listeners []*listener
 	upstreams map[string]*upstream.Upstream
+	tickets   *tickets
 	stats     *stats
 	log       *slog.Logger
 
@@ -70,7 +71,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		gate: gate, limits: cfg.Limits, times: cfg.Limits.times(),
-		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, stats: newStats(), log: cfg.Log,
+		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, tickets: newTickets(), stats: newStats(), log: cfg.Log,
 		sessions: make(map[*session]struct{}),
 	}
 	if s.serve == nil {
@@ -94,6 +95,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	defer fail(nil)
 	s.setAccepting(true)
 	var accepts sync.WaitGroup
+	accepts.Go(func() { s.rotateTickets(ctx) })
 	for _, l := range s.listeners {
 		context.AfterFunc(ctx, func() { l.socket.Close() })
 		accepts.Go(func() {

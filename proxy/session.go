@@ -40,7 +40,9 @@ type session struct {
 	accepted time.Time
 	id       string // the UNIQUE_ID that the relay is told and the log names
 
-	client, target netip.AddrPort // as the relay is told; the socket's own unless a trusted header says otherwise
+	client, target netip.AddrPort     // as the relay is told; the socket's own unless a trusted header says otherwise
+	upstream       *upstream.Upstream // where it goes: the listener's own until a server name says otherwise; nil: nowhere yet
+	serverName     string             // that the client asked for, where TLS is looked at
 	state          *tls.ConnectionState
 
 	ctx    context.Context // ends with stop
@@ -64,6 +66,9 @@ func newSession(l *listener, lease *admission.Lease, conn net.Conn, now time.Tim
 		client: addrPort(conn.RemoteAddr()), target: addrPort(conn.LocalAddr()),
 		conn: conn, wire: &wire{Socket: socket.New(conn, buffers), stats: l.server.stats},
 	}
+	if fallback := l.routes.fallback; fallback != nil {
+		s.upstream = fallback.upstream
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -82,7 +87,8 @@ func (s *session) named(h proxyheader.Header, now time.Time) Reason {
 // secured keeps what the TLS handshake told; from here the end says goodbye.
 func (s *session) secured(conn *tls.Conn) {
 	state := conn.ConnectionState()
-	s.state = &state
+	s.state, s.serverName = &state, state.ServerName
+	s.upstream = s.wire.route.upstream
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.secure = conn
@@ -90,7 +96,7 @@ func (s *session) secured(conn *tls.Conn) {
 
 // dial reaches the relay; stop interrupts it.
 func (s *session) dial() (*socket.Socket, Reason) {
-	conn, err := s.listener.upstream.Dial(s.ctx)
+	conn, err := s.upstream.Dial(s.ctx)
 	switch {
 	case err == nil && !s.adopt(conn):
 		return nil, Drain
@@ -121,7 +127,7 @@ func (s *session) adopt(relay net.Conn) bool {
 
 // header is the PROXY header for the relay, or nothing if it wants none.
 func (s *session) header() ([]byte, error) {
-	cfg := s.listener.upstream.Config
+	cfg := s.upstream.Config
 	if cfg.ClientAddress == "none" {
 		return nil, nil
 	}
@@ -134,8 +140,8 @@ func (s *session) header() ([]byte, error) {
 				h.TLVs = append(h.TLVs, proxyheader.TLV{Type: proxyheader.TypeALPN, Value: []byte(s.state.NegotiatedProtocol)})
 			}
 		case "authority":
-			if s.state != nil && s.state.ServerName != "" {
-				h.TLVs = append(h.TLVs, proxyheader.TLV{Type: proxyheader.TypeAuthority, Value: []byte(s.state.ServerName)})
+			if s.serverName != "" {
+				h.TLVs = append(h.TLVs, proxyheader.TLV{Type: proxyheader.TypeAuthority, Value: []byte(s.serverName)})
 			}
 		case "ssl":
 			if s.state != nil {

@@ -29,7 +29,7 @@ func (s *session) carry() {
 		}
 		began = time.Now()
 	}
-	if s.listener.tls != nil {
+	if s.listener.config.TLS != "none" {
 		if reason := s.handshake(began); reason != "" {
 			s.end(reason)
 			return
@@ -62,15 +62,27 @@ func (s *session) awaitProxyHeader() Reason {
 		return ProxyHeader
 	}
 	s.wire.unread(rest)
-	return s.named(h, time.Now())
+	reason := s.named(h, time.Now())
+	if reason != "" {
+		s.listener.partWith(s.conn)
+	}
+	return reason
 }
 
-// handshake ends TLS, or names why it could not. Nothing but the socket is
-// held for a client that has not sent its first byte.
+// handshake ends TLS, or waits for the hello of TLS that ends at the relay, or
+// names why it could not. It is the one place where a handshake begins and ends.
+// Nothing but the socket is held for a client that has not sent its first byte.
 func (s *session) handshake(began time.Time) Reason {
 	s.server.stats.handshaking.Add(1)
 	defer s.server.stats.handshaking.Add(-1)
 	s.wire.SetDeadline(began.Add(s.server.times.handshake))
+	if s.listener.tls == nil {
+		return s.awaitHello()
+	}
+	return s.terminate(began)
+}
+
+func (s *session) terminate(began time.Time) Reason {
 	if _, err := s.wire.fill(); err != nil {
 		return handshakeFailure(err, nil)
 	}

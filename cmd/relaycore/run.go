@@ -10,6 +10,7 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/hostport"
 	"relayedge/internal/telemetry"
 	"relayedge/relaycore"
 )
@@ -63,7 +64,7 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if p.Relay.ProxyProtocol {
 		expects = "behind a PROXY v2 header"
 	}
-	fmt.Fprintf(out, "relay: %s, %s\n", socket.Addr(), expects)
+	fmt.Fprintf(out, "relay: %s, %s\n", hostport.Text(socket.Addr()), expects)
 	if metrics != "" {
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
 	}

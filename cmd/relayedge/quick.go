@@ -23,7 +23,7 @@ var quickNames = []string{"listen", "upstream", "client-address", "cert", "key"}
 
 func (q *quickFlags) register(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&q.listen, "listen", "127.0.0.1:8443", "where TLS is served, host:port")
+	f.StringVar(&q.listen, "listen", "127.0.0.1:8443", "where TLS is served, host:port, unix:/path or fd:NAME")
 	f.StringVar(&q.upstream, "upstream", "", "the relay, host:port; without it a relay runs inside this process")
 	f.StringVar(&q.clientAddress, "client-address", "proxy-v2", "how the relay learns the client's address: proxy-v2 or none")
 	f.StringVar(&q.cert, "cert", "", "PEM file of the certificate and its intermediates; without it one is made for localhost")

@@ -17,6 +17,7 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/hostport"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
 	"relayedge/proxy/certs"
@@ -86,6 +87,9 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 		return err
 	}
 	defer edge.close()
+	for _, name := range hostport.Unclaimed() {
+		log.Warn("a socket was handed over that no listener takes; it is closed", "name", name)
+	}
 
 	background, cancel := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
@@ -187,7 +191,7 @@ func (r *inProcess) addr() string {
 	if r.server == nil {
 		return ""
 	}
-	return r.socket.Addr().String()
+	return hostport.Text(r.socket.Addr())
 }
 
 func (r *inProcess) close() {
@@ -229,11 +233,8 @@ func expiry(store *certs.Store) telemetry.Family {
 // announce says where the edge serves, and what to try.
 func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProcess, metrics string) {
 	for _, l := range edge.sockets {
-		kind := "TLS"
-		if l.TLS == "none" {
-			kind = "TCP without TLS"
-		}
-		fmt.Fprintf(out, "listener %s: %s on %s\n", l.Name, kind, l.Socket.Addr())
+		kind := map[string]string{"terminate": "TLS", "passthrough": "TLS that ends at the relay", "none": "TCP without TLS"}[l.TLS]
+		fmt.Fprintf(out, "listener %s: %s on %s\n", l.Name, kind, hostport.Text(l.Socket.Addr()))
 	}
 	if names := p.Certificates.SelfIssued; len(names) > 0 {
 		fmt.Fprintf(out, "certificate of our own making, which no client trusts by itself: %s\n", strings.Join(names, ", "))
@@ -265,10 +266,12 @@ func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProce
 // TLS, or nothing where no listener leads there.
 func relayURL(edge *openSockets, relay *inProcess) string {
 	for _, l := range edge.sockets {
-		if relay.server == nil || l.TLS == "none" || edge.upstreams[l.Upstream].Config.Addresses[0] != relay.addr() {
+		up := edge.upstreams[l.Upstream]
+		tcp, ok := l.Socket.Addr().(*net.TCPAddr)
+		if relay.server == nil || l.TLS != "terminate" || up == nil || up.Config.Addresses[0] != relay.addr() || !ok {
 			continue
 		}
-		addr := l.Socket.Addr().(*net.TCPAddr).AddrPort()
+		addr := tcp.AddrPort()
 		host := addr.Addr().Unmap().String()
 		if addr.Addr().Unmap().IsUnspecified() {
 			host = "localhost"

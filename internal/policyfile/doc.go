@@ -12,7 +12,8 @@
 //	zero:"off"              what 0 means where 0 has a meaning of its own (for documentation and messages)
 //	enum:"a|b|c"            the allowed values of a string, or of each element of a list of strings
 //	required:"true"         the key must be written
-//	path:"true"             a file path: relative ones are relative to the folder of the policy file
+//	path:"true"             a file path: relative ones are relative to the folder of the policy file;
+//	                        path:"unix" says so of what stands behind "unix:", other texts stay
 //	doc:"what it does"      one phrase
 //
 // Field types: bool, int, string, any type with UnmarshalText (netip.Prefix,

@@ -11,6 +11,16 @@ const (
 	maxLabelLen = 63
 )
 
+// MaxNameLen is how long a DNS name may be, in the textual form without a final dot.
+const MaxNameLen = maxNameLen
+
+// AppendName appends the form in which names are compared, in lower case and
+// without a final dot, to dst, and reports whether name is a DNS name.
+func AppendName(dst []byte, name string) ([]byte, bool) { return appendName(dst, name) }
+
+// IsAddress reports whether a server name is the text of an IP address.
+func IsAddress(name string) bool { return isIPLiteral(name) }
+
 // appendName appends the lower-case form of a DNS name, without its final dot,
 // to dst and reports whether name is one. Underscores pass: names with them
 // resolve and are in use. A wildcard is no name.
