@@ -19,46 +19,43 @@ func TestCoturnBehindUs(t *testing.T) {
 	peer(t, "turnserver")
 	address := loopback4(t)
 	_, port, _ := net.SplitHostPort(address)
-	p := coturn(t, recipe(t, "coturn", "turnserver.conf", "5555", port), address)
+	coturn(t, recipe(t, "coturn", "turnserver.conf", "5555", port), address)
 
 	t.Run("a health check", func(t *testing.T) { probe(t, address) })
 	t.Run("our largest header", func(t *testing.T) {
-		mapped(t, direct(t, address, largest(t, named)), named)
+		mapped(t, newDialogue(direct(t, address, largest(t, named))), named)
 	})
 	e := inFront(t, "coturn", address)
-	t.Run("sessions", func(t *testing.T) {
-		eachWay(t, e, []string{"stun.turn"}, func(t *testing.T, conn net.Conn) {
-			stayQuiet(t, conn, conn) // TURN's clients speak first
-			client := netip.MustParseAddrPort(conn.LocalAddr().String())
-			mapped(t, conn, client)
-			stayQuiet(t, conn, conn)
-			mapped(t, conn, client)
-		})
-	})
-	_ = p
+	ask := func(t *testing.T, d *dialogue) {
+		mapped(t, d, netip.MustParseAddrPort(d.LocalAddr().String()))
+	}
+	all := everyWay(t, e, "stun.turn")
+	all.each(t, "at once", ask)
+	all.stayQuiet(t)
+	all.each(t, "after an idle time", ask)
 }
 
 const stunCookie = 0x2112a442
 
 // mapped asks the server for the client's address with a Binding request (RFC
 // 8489), and holds the XOR-MAPPED-ADDRESS of the answer against it.
-func mapped(t testing.TB, conn net.Conn, client netip.AddrPort) {
+func mapped(t testing.TB, d *dialogue, client netip.AddrPort) {
 	t.Helper()
 	request := endian.BigEndian.AppendUint32([]byte{0, 1, 0, 0}, stunCookie)
 	id := make([]byte, 12)
 	rand.Read(id)
-	if _, err := conn.Write(append(request, id...)); err != nil {
+	if _, err := d.Write(append(request, id...)); err != nil {
 		t.Fatal(err)
 	}
 	head := make([]byte, 20)
-	if _, err := io.ReadFull(conn, head); err != nil {
+	if _, err := io.ReadFull(d.lines, head); err != nil {
 		t.Fatal(err)
 	}
 	if kind := endian.BigEndian.Uint16(head); kind != 0x0101 || string(head[8:]) != string(id) {
 		t.Fatalf("the answer to a Binding request begins with %x", head)
 	}
 	attributes := make([]byte, endian.BigEndian.Uint16(head[2:]))
-	if _, err := io.ReadFull(conn, attributes); err != nil {
+	if _, err := io.ReadFull(d.lines, attributes); err != nil {
 		t.Fatal(err)
 	}
 	got, err := xorMappedAddress(attributes, head[4:])
@@ -91,7 +88,7 @@ func xorMappedAddress(attributes, mask []byte) (netip.AddrPort, error) {
 }
 
 // coturn runs a TURN server with the lines given, and waits for the addresses.
-func coturn(t testing.TB, lines string, addresses ...string) *process {
+func coturn(t testing.TB, lines string, addresses ...string) {
 	t.Helper()
 	folder := t.TempDir()
 	config := lines + strings.ReplaceAll(`no-udp
@@ -108,5 +105,4 @@ realm=example.org
 	}
 	p := launch(t, exec.Command(peer(t, "turnserver"), "-c", file), "coturn")
 	p.awaitListening(t, addresses...)
-	return p
 }

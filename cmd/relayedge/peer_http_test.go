@@ -1,8 +1,6 @@
 package main_test
 
 import (
-	"bufio"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -44,28 +42,25 @@ func tellingRealIP(t testing.TB) string {
 func testHTTPRelay(t *testing.T, section, address string) {
 	t.Run("a health check", func(t *testing.T) { probe(t, address) })
 	t.Run("our largest header", func(t *testing.T) {
-		conn := direct(t, address, largest(t, named))
-		wantRealIP(t, conn, bufio.NewReader(conn), named)
+		wantRealIP(t, newDialogue(direct(t, address, largest(t, named))), named)
 	})
 	e := inFront(t, section, address)
-	t.Run("sessions", func(t *testing.T) {
-		eachWay(t, e, []string{"http/1.1"}, func(t *testing.T, conn net.Conn) {
-			client := netip.MustParseAddrPort(conn.LocalAddr().String())
-			answers := bufio.NewReader(conn)
-			wantRealIP(t, conn, answers, client)
-			stayQuiet(t, conn, answers)
-			wantRealIP(t, conn, answers, client)
-		})
-	})
+	ask := func(t *testing.T, d *dialogue) {
+		wantRealIP(t, d, netip.MustParseAddrPort(d.LocalAddr().String()))
+	}
+	all := everyWay(t, e, "http/1.1")
+	all.each(t, "at once", ask)
+	all.stayQuiet(t)
+	all.each(t, "after an idle time", ask)
 }
 
 // wantRealIP makes one request on a connection that is kept.
-func wantRealIP(t testing.TB, conn net.Conn, answers *bufio.Reader, client netip.AddrPort) {
+func wantRealIP(t testing.TB, d *dialogue, client netip.AddrPort) {
 	t.Helper()
-	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(d, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.ReadResponse(answers, nil)
+	response, err := http.ReadResponse(d.lines, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,5 +70,3 @@ func wantRealIP(t testing.TB, conn net.Conn, answers *bufio.Reader, client netip
 		t.Errorf("status %s, %q (%v), want the client %s", response.Status, body, err, want)
 	}
 }
-
-var _ = fmt.Sprint

@@ -2,11 +2,11 @@ package main_test
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 )
 
@@ -16,54 +16,61 @@ func TestInspIRCdBehindUs(t *testing.T) {
 	address := loopback4(t)
 	_, port, _ := net.SplitHostPort(address)
 	inspircd(t, recipe(t, "IRC: InspIRCd", "inspircd.conf", "16667", port, `pingfreq="120"`, `pingfreq="1"`, `localmax="3" globalmax="3"`, `localmax="100" globalmax="100"`), address)
-	names := nicknames()
 
 	t.Run("a health check", func(t *testing.T) { probe(t, address) })
 	t.Run("our largest header", func(t *testing.T) {
-		ircSession(t, direct(t, address, largest(t, named)), names(), "2001:db8::7")
+		irc := newDialogue(direct(t, address, largest(t, named)))
+		register(t, irc)
+		welcomed(t, irc, named.Addr())
 	})
-	e := inFront(t, "IRC: InspIRCd", address)
-	t.Run("sessions", func(t *testing.T) {
-		eachWay(t, e, []string{"irc"}, func(t *testing.T, conn net.Conn) {
-			host, _, _ := net.SplitHostPort(conn.LocalAddr().String())
-			if host == "::1" {
-				host = "0::1" // IRC cannot have a word that begins with a colon
-			}
-			irc := ircSession(t, conn, names(), host)
-			// The relay asks whether the client lives; beside its answers the client is silent.
-			for range 2 {
-				irc.say(t, "PONG :"+irc.hear(t, `^PING :(.*)`)[1])
-			}
-			irc.say(t, "PING :still")
-			irc.hear(t, ` PONG .*still$`)
-			irc.say(t, "QUIT")
-			irc.hear(t, `^ERROR :Closing link`)
+	all := everyWay(t, inFront(t, "IRC: InspIRCd", address), "irc")
+	all.each(t, "the server speaks first", func(t *testing.T, irc *dialogue) { register(t, irc) })
+	all.each(t, "the server knows the client", func(t *testing.T, irc *dialogue) {
+		welcomed(t, irc, netip.MustParseAddrPort(irc.LocalAddr().String()).Addr())
+	})
+	for range 2 {
+		all.each(t, "the server asks an idle client whether it lives", func(t *testing.T, irc *dialogue) {
+			irc.say(t, "PONG :"+irc.hear(t, `^PING :(.*)`)[1])
 		})
+	}
+	all.each(t, "after an idle time", func(t *testing.T, irc *dialogue) {
+		irc.say(t, "PING :still")
+		irc.hear(t, ` PONG .*still$`)
+		irc.say(t, "QUIT")
+		irc.hear(t, `^ERROR :`)
+		irc.ends(t)
 	})
 }
 
-// nicknames returns a function that returns a name that nobody has yet.
-func nicknames() func() string {
-	var n atomic.Int32
-	return func() string { return "client" + string(rune('a'+n.Add(1))) }
+// register has the server speak first, and registers under a name of the
+// connection's own.
+func register(t testing.TB, irc *dialogue) {
+	t.Helper()
+	irc.hear(t, ` NOTICE `) // without a byte of ours
+	irc.say(t, "NICK "+nickname(irc), "USER user 0 * :user")
 }
 
-// ircSession has the server speak first, registers, and asks whom the server
-// takes the client for.
-func ircSession(t testing.TB, conn net.Conn, name, host string) *dialogue {
+func nickname(irc *dialogue) string {
+	_, port, _ := net.SplitHostPort(irc.LocalAddr().String())
+	return "c" + port
+}
+
+// welcomed expects that the server takes the client for a host, in its welcome
+// and in its answer to the question who the client is.
+func welcomed(t testing.TB, irc *dialogue, client netip.Addr) {
 	t.Helper()
-	irc := newDialogue(conn)
-	irc.hear(t, ` NOTICE `) // without a byte of ours
-	irc.say(t, "NICK "+name, "USER "+name+" 0 * :"+name)
+	host := client.String()
+	if strings.HasPrefix(host, ":") {
+		host = "0" + host // no word of IRC begins with a colon
+	}
 	if got := irc.hear(t, ` 001 .*!.*@(\S+)$`)[1]; got != host {
 		t.Errorf("the welcome is for %s, want %s", got, host)
 	}
-	irc.say(t, "WHOIS "+name)
+	irc.say(t, "WHOIS "+nickname(irc))
 	if got := irc.hear(t, ` 378 .* (\S+)$`)[1]; got != host {
 		t.Errorf("WHOIS says %s, want %s", got, host)
 	}
 	irc.hear(t, ` 318 `)
-	return irc
 }
 
 // inspircd runs InspIRCd with the tags given, and waits for the addresses.

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 func TestPostfixBehindUs(t *testing.T) {
@@ -31,30 +30,28 @@ func TestPostfixBehindUs(t *testing.T) {
 		p.logs(t, ` connect from unknown\[2001:db8::7\]:4711$`)
 	})
 	e := inFront(t, "Postfix", address)
-	t.Run("sessions", func(t *testing.T) {
-		eachWay(t, e, nil, func(t *testing.T, conn net.Conn) {
-			smtp := newDialogue(conn)
-			smtp.hear(t, `^220 `) // without a byte of ours
-			client := regexp.QuoteMeta(conn.LocalAddr().String())
-			host, port, _ := net.SplitHostPort(conn.LocalAddr().String())
-			client = regexp.QuoteMeta(host) + `\]:` + port
-			p.logs(t, ` connect from unknown\[`+client+`$`)
-			smtp.say(t, "EHLO client.example.org")
-			smtp.hear(t, `^250 `)
-			stayQuiet(t, conn, smtp.lines)
-			smtp.say(t, "NOOP")
-			smtp.hear(t, `^250 `)
-			smtp.say(t, "MAIL FROM:<a@example.org>", "RCPT TO:<b@example.net>")
-			smtp.hear(t, `^250 `)
-			// What Postfix allows to its own machine is not allowed to this client.
-			smtp.hear(t, `^[45]54 .*Relay access denied`)
-			smtp.say(t, "QUIT")
-			smtp.hear(t, `^221 `)
-			if line, err := smtp.lines.ReadString('\n'); err == nil {
-				t.Errorf("after the end comes %q", line)
-			}
-			p.logs(t, ` disconnect from unknown\[`+client+` `)
-		})
+	logged := func(conn net.Conn) string {
+		host, port, _ := net.SplitHostPort(conn.LocalAddr().String())
+		return regexp.QuoteMeta("unknown[" + host + "]:" + port)
+	}
+	all := everyWay(t, e)
+	all.each(t, "Postfix speaks first", func(t *testing.T, smtp *dialogue) {
+		smtp.hear(t, `^220 `) // without a byte of ours
+		p.logs(t, ` connect from `+logged(smtp)+`$`)
+		smtp.say(t, "EHLO client.example.org")
+		smtp.hear(t, `^250 `)
+	})
+	all.stayQuiet(t)
+	all.each(t, "after an idle time", func(t *testing.T, smtp *dialogue) {
+		smtp.say(t, "MAIL FROM:<a@example.org>")
+		smtp.hear(t, `^250 `)
+		// What Postfix allows to its own machine is not allowed to this client.
+		smtp.say(t, "RCPT TO:<b@example.net>")
+		smtp.hear(t, `^[45]54 .*Relay access denied`)
+		smtp.say(t, "QUIT")
+		smtp.hear(t, `^221 `)
+		smtp.ends(t)
+		p.logs(t, ` disconnect from `+logged(smtp)+` `)
 	})
 }
 
@@ -142,5 +139,3 @@ proxymap unix - - n - - proxymap
 	p.awaitListening(t, addresses...)
 	return p
 }
-
-var _ = time.Second

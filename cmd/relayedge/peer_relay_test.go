@@ -67,22 +67,37 @@ func inFront(t testing.TB, section, address string) *edge {
 	return runEdge(t, policy)
 }
 
-// eachWay goes through the edge by each of its listeners, over IPv4 and IPv6.
-// A client offers the ALPN names, where there are any.
-func eachWay(t *testing.T, e *edge, alpn []string, session func(t *testing.T, conn net.Conn)) {
+// sessions are open sessions by the way through the edge.
+type sessions map[string]*dialogue
+
+// everyWay opens a session through each of the edge's listeners, over IPv4 and
+// IPv6. Clients offer the ALPN names, where there are any.
+func everyWay(t *testing.T, e *edge, alpn ...string) sessions {
 	needIPv6(t)
+	all := make(sessions)
 	for _, listener := range []string{"secure", "plain", "bound"} {
 		for _, from := range []string{client4, client6} {
-			t.Run(listener+" from "+from, func(t *testing.T) {
-				t.Parallel()
-				conn, err := e.enter(t.Context(), listener, from, alpn)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				session(t, conn)
-			})
+			way := listener + " from " + from
+			conn, err := e.enter(t.Context(), listener, from, alpn)
+			if err != nil {
+				t.Fatalf("%s: %v", way, err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			all[way] = newDialogue(conn)
 		}
+	}
+	return all
+}
+
+// each takes a step in every session; where one fails, the test ends.
+func (all sessions) each(t *testing.T, step string, do func(t *testing.T, d *dialogue)) {
+	t.Helper()
+	if !t.Run(step, func(t *testing.T) {
+		for way, d := range all {
+			t.Run(way, func(t *testing.T) { do(t, d) })
+		}
+	}) {
+		t.FailNow()
 	}
 }
 
@@ -108,7 +123,7 @@ func (e *edge) enter(ctx context.Context, listener, from string, alpn []string) 
 	return secure, nil
 }
 
-// dialogue is a session of a protocol of lines.
+// dialogue is a session, of a protocol of lines mostly.
 type dialogue struct {
 	net.Conn
 	lines *bufio.Reader
@@ -141,17 +156,29 @@ func (d *dialogue) hear(t testing.TB, pattern string) []string {
 	}
 }
 
+// ends expects the end of the relay's stream.
+func (d *dialogue) ends(t testing.TB) {
+	t.Helper()
+	if rest, err := io.ReadAll(d.lines); err != nil || len(rest) != 0 {
+		t.Errorf("instead of the end comes %q, %v", rest, err)
+	}
+}
+
 // quiet is the part of an idle hour that a test has time for.
 const quiet = 2 * time.Second
 
-// stayQuiet lets a session be idle: nothing may come, and the end least of all.
-func stayQuiet(t testing.TB, conn net.Conn, from io.Reader) {
+// stayQuiet lets the sessions be idle, all at once: nothing may come, and the end
+// least of all.
+func (all sessions) stayQuiet(t testing.TB) {
 	t.Helper()
-	conn.SetReadDeadline(time.Now().Add(quiet))
-	if n, err := from.Read(make([]byte, 512)); !isTimeout(err) {
-		t.Fatalf("an idle session gets %d bytes, %v", n, err)
+	until := time.Now().Add(quiet)
+	for way, d := range all {
+		d.SetReadDeadline(until)
+		if b, err := d.lines.Peek(1); !isTimeout(err) {
+			t.Fatalf("%s: an idle session gets %q, %v", way, b, err)
+		}
+		d.SetReadDeadline(until.Add(patience))
 	}
-	conn.SetReadDeadline(time.Now().Add(patience))
 }
 
 // largest is as long a header as the edge writes without custom TLVs: IPv6, a
