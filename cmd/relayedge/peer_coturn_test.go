@@ -21,7 +21,10 @@ func TestCoturnBehindUs(t *testing.T) {
 	_, port, _ := net.SplitHostPort(address)
 	coturn(t, recipe(t, "coturn", "turnserver.conf", "5555", port), address)
 
-	t.Run("a health check", func(t *testing.T) { probe(t, address) })
+	t.Run("a health check", func(t *testing.T) {
+		probe(t, address)
+		probeAndReset(t, address)
+	})
 	t.Run("our largest header", func(t *testing.T) {
 		mapped(t, newDialogue(direct(t, address, largest(t, named))), named)
 	})

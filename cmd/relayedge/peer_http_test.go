@@ -40,7 +40,10 @@ func tellingRealIP(t testing.TB) string {
 }
 
 func testHTTPRelay(t *testing.T, section, address string) {
-	t.Run("a health check", func(t *testing.T) { probe(t, address) })
+	t.Run("a health check", func(t *testing.T) {
+		probe(t, address)
+		probeAndReset(t, address)
+	})
 	t.Run("our largest header", func(t *testing.T) {
 		wantRealIP(t, newDialogue(direct(t, address, largest(t, named))), named)
 	})

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"crypto/tls"
 	"net"
 	"net/netip"
 	"os"
@@ -17,16 +18,20 @@ func TestInspIRCdBehindUs(t *testing.T) {
 	_, port, _ := net.SplitHostPort(address)
 	inspircd(t, recipe(t, "IRC: InspIRCd", "inspircd.conf", "16667", port, `pingfreq="120"`, `pingfreq="1"`, `localmax="3" globalmax="3"`, `localmax="100" globalmax="100"`), address)
 
-	t.Run("a health check", func(t *testing.T) { probe(t, address) })
+	t.Run("a health check", func(t *testing.T) {
+		probe(t, address)
+		probeAndReset(t, address)
+	})
 	t.Run("our largest header", func(t *testing.T) {
 		irc := newDialogue(direct(t, address, largest(t, named)))
 		register(t, irc)
-		welcomed(t, irc, named.Addr())
+		welcomed(t, irc, named.Addr(), true)
 	})
 	all := everyWay(t, inFront(t, "IRC: InspIRCd", address), "irc")
 	all.each(t, "the server speaks first", func(t *testing.T, irc *dialogue) { register(t, irc) })
 	all.each(t, "the server knows the client", func(t *testing.T, irc *dialogue) {
-		welcomed(t, irc, netip.MustParseAddrPort(irc.LocalAddr().String()).Addr())
+		_, secure := irc.Conn.(*tls.Conn)
+		welcomed(t, irc, netip.MustParseAddrPort(irc.LocalAddr().String()).Addr(), secure)
 	})
 	for range 2 {
 		all.each(t, "the server asks an idle client whether it lives", func(t *testing.T, irc *dialogue) {
@@ -56,8 +61,9 @@ func nickname(irc *dialogue) string {
 }
 
 // welcomed expects that the server takes the client for a host, in its welcome
-// and in its answer to the question who the client is.
-func welcomed(t testing.TB, irc *dialogue, client netip.Addr) {
+// and in its answer to the question who the client is, and its connection for
+// secure where TLS ends at the edge.
+func welcomed(t testing.TB, irc *dialogue, client netip.Addr, secure bool) {
 	t.Helper()
 	host := client.String()
 	if strings.HasPrefix(host, ":") {
@@ -70,7 +76,10 @@ func welcomed(t testing.TB, irc *dialogue, client netip.Addr) {
 	if got := irc.hear(t, ` 378 .* (\S+)$`)[1]; got != host {
 		t.Errorf("WHOIS says %s, want %s", got, host)
 	}
-	irc.hear(t, ` 318 `)
+	// 671 says that the connection is secure, by the header's SSL TLV; 318 ends the answer.
+	if got := irc.hear(t, ` (671|318) `)[1] == "671"; got != secure {
+		t.Errorf("the server takes the connection for secure: %t, want %t", got, secure)
+	}
 }
 
 // inspircd runs InspIRCd with the tags given, and waits for the addresses.

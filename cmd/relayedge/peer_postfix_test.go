@@ -21,7 +21,7 @@ func TestPostfixBehindUs(t *testing.T) {
 	p := postfix(t, recipe(t, "Postfix", "master.cf", "127.0.0.1:10465", address), address)
 
 	t.Run("a health check", func(t *testing.T) {
-		probe(t, address)
+		probe(t, address) // a reset is the end of smtpd: see docs/relays.md
 		p.logs(t, `lost connection after CONNECT from unknown\[127\.0\.0\.1\]`)
 	})
 	t.Run("our largest header", func(t *testing.T) {

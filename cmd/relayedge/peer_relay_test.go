@@ -220,18 +220,29 @@ func direct(t testing.TB, address string, header []byte) net.Conn {
 }
 
 // probe does to a relay what a health check does, a few times: LOCAL, and the end
-// at once, by FIN or by reset.
+// at once.
 func probe(t testing.TB, address string) {
+	t.Helper()
+	for range 3 {
+		sayLocal(t, address).Close()
+	}
+}
+
+// probeAndReset is probe with ends that are resets.
+func probeAndReset(t testing.TB, address string) {
+	t.Helper()
+	for range 3 {
+		conn := sayLocal(t, address)
+		conn.(*net.TCPConn).SetLinger(0)
+		conn.Close()
+	}
+}
+
+func sayLocal(t testing.TB, address string) net.Conn {
 	t.Helper()
 	header, err := proxyheader.AppendV2(nil, proxyheader.Header{Version: 2, Local: true}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 6 {
-		conn := direct(t, address, header)
-		if i%2 == 1 {
-			conn.(*net.TCPConn).SetLinger(0)
-		}
-		conn.Close()
-	}
+	return direct(t, address, header)
 }
