@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/internal/sockopt"
 	"relayedge/proxy/upstream"
 )
 
@@ -77,7 +78,14 @@ func New(cfg Config) (*Server, error) {
 	if s.serve == nil {
 		return nil, fmt.Errorf("no engine is named %q; there are auto and stream", cfg.Engine)
 	}
+	sockets := sockopt.Options{BufferBytes: cfg.Limits.SocketBufferBytes, Patience: s.times.writerStall}
+	for _, up := range s.upstreams {
+		up.SetSockets(sockets)
+	}
 	for _, l := range cfg.Listeners {
+		if err := sockets.Apply(l.Socket); err != nil {
+			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
+		}
 		built, err := newListener(s, l, cfg.Certificate)
 		if err != nil {
 			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
@@ -104,10 +112,17 @@ func (s *Server) Serve(ctx context.Context) error {
 			}
 		})
 	}
+	checking, endChecks := context.WithCancel(context.Background())
+	var checks sync.WaitGroup
+	for _, up := range s.upstreams {
+		checks.Go(func() { up.Run(checking) })
+	}
 	<-ctx.Done()
 	s.setAccepting(false)
 	accepts.Wait()
 	s.drain()
+	endChecks()
+	checks.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}

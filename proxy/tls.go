@@ -40,7 +40,7 @@ func (l *listener) endTLS(certificate chooseCertificate) error {
 	}
 	for _, r := range l.routes.all() {
 		r.tls = c.Clone() // before there are ticket keys in c: a route's config has none of its own
-		r.tls.NextProtos = offer(l.config.ALPN, r.upstream.Config.ALPN)
+		r.tls.NextProtos = offer(l.config.ALPN, r.upstream.Config().ALPN)
 	}
 	// This is asked at resumptions too, which need no certificate.
 	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -24,8 +24,8 @@ var quickNames = []string{"listen", "upstream", "client-address", "cert", "key"}
 func (q *quickFlags) register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&q.listen, "listen", "127.0.0.1:8443", "where TLS is served, host:port, unix:/path or fd:NAME")
-	f.StringVar(&q.upstream, "upstream", "", "the relay, host:port; without it a relay runs inside this process")
-	f.StringVar(&q.clientAddress, "client-address", "proxy-v2", "how the relay learns the client's address: proxy-v2 or none")
+	f.StringVar(&q.upstream, "upstream", "", "the relay, host:port or unix:/path; without it a relay runs inside this process")
+	f.StringVar(&q.clientAddress, "client-address", "proxy-v2", "how the relay learns the client's address: proxy-v2, proxy-v1 or none")
 	f.StringVar(&q.cert, "cert", "", "PEM file of the certificate and its intermediates; without it one is made for localhost")
 	f.StringVar(&q.key, "key", "", "PEM file of the certificate's private key")
 }
@@ -45,7 +45,7 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 		return nil, errors.New("--cert and --key go together: the certificate with its intermediates, and its private key")
 	}
 	if q.upstream == "" && q.clientAddress != "proxy-v2" {
-		return nil, errors.New("--client-address is for an existing relay; name it with --upstream host:port")
+		return nil, errors.New("--client-address is for an existing relay; name it with --upstream host:port or unix:/path")
 	}
 	type m = map[string]any
 	certificates := m{"self_issued": selfIssuedNames(q.listen)}
@@ -67,8 +67,12 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 	if q.upstream == "" {
 		file["relay"] = m{"in_process": true, "bind": "127.0.0.1:0"}
 	} else {
+		relay, err := hostport.AbsTarget(q.upstream)
+		if err != nil {
+			return nil, err
+		}
 		file["upstreams"] = m{policy.DefaultUpstream: m{
-			"addresses": []string{q.upstream}, "client_address": q.clientAddress,
+			"addresses": []string{relay}, "client_address": q.clientAddress,
 			// relaycore asks for the channel binding; others skip what they do not know.
 			"proxy_tlvs": []string{"alpn", "authority", "ssl", "unique_id", "crc32c", "channel_binding"},
 		}}

@@ -139,8 +139,9 @@ func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.
 	}
 	e.upstreams = make(map[string]*upstream.Upstream, len(p.Upstreams))
 	for name, cfg := range p.Upstreams {
-		if relayAddr != "" && cfg.Addresses[0] == p.Relay.Bind {
-			cfg.Addresses = []string{relayAddr} // the port may have been 0
+		if i := slices.Index(cfg.Addresses, p.Relay.Bind); relayAddr != "" && i >= 0 {
+			cfg.Addresses = slices.Clone(cfg.Addresses)
+			cfg.Addresses[i] = relayAddr // the port may have been 0
 		}
 		e.upstreams[name] = upstream.New(name, cfg, log, nil)
 	}
@@ -240,15 +241,12 @@ func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProce
 		fmt.Fprintf(out, "certificate of our own making, which no client trusts by itself: %s\n", strings.Join(names, ", "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Upstreams)) {
-		u := edge.upstreams[name].Config
-		told := "told the client's address by PROXY v2"
-		if u.ClientAddress == "none" {
-			told = "not told the client's address"
-		}
-		if u.Addresses[0] == relay.addr() {
+		u := edge.upstreams[name].Config()
+		told := u.Told()
+		if slices.Contains(u.Addresses, relay.addr()) {
 			told += ", in this process"
 		}
-		fmt.Fprintf(out, "upstream %s: %s, %s\n", name, u.Addresses[0], told)
+		fmt.Fprintf(out, "upstream %s: %s, %s\n", name, strings.Join(u.Addresses, ", "), told)
 	}
 	if metrics != "" {
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
@@ -268,7 +266,7 @@ func relayURL(edge *openSockets, relay *inProcess) string {
 	for _, l := range edge.sockets {
 		up := edge.upstreams[l.Upstream]
 		tcp, ok := l.Socket.Addr().(*net.TCPAddr)
-		if relay.server == nil || l.TLS != "terminate" || up == nil || up.Config.Addresses[0] != relay.addr() || !ok {
+		if relay.server == nil || l.TLS != "terminate" || up == nil || !slices.Contains(up.Config().Addresses, relay.addr()) || !ok {
 			continue
 		}
 		addr := tcp.AddrPort()

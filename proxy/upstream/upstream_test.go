@@ -145,7 +145,7 @@ func TestUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(true, 2)
-		c.Close()
+		c.Conn.Close()
 		relay.Close()
 	})
 }
@@ -166,7 +166,7 @@ func TestFlappingIsNotAStorm(t *testing.T) {
 		for range 1000 { // 100 seconds
 			fails = !fails
 			if c, err := u.Dial(t.Context()); err == nil {
-				c.Close()
+				c.Conn.Close()
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -205,7 +205,7 @@ func TestTheLogIsRightInTheEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Close()
+		c.Conn.Close()
 		time.Sleep(9*time.Second - time.Nanosecond)
 		synctest.Wait()
 		if n := strings.Count(log.String(), "\n"); n != 1 {

@@ -12,6 +12,7 @@ import (
 )
 
 const (
+	proxyV1        = "proxy-v1"
 	proxyV2        = "proxy-v2"
 	channelBinding = "channel_binding"
 )

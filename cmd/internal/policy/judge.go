@@ -245,6 +245,10 @@ func (j *judgement) relayPath() {
 }
 
 func (j *judgement) pair(name string, u upstream.Config) {
+	if u.ClientAddress == proxyV1 {
+		j.fault(upstreamKey(name, "client_address"), "this relay reads PROXY v2 headers alone; write proxy-v2, and relay.proxy_protocol: true")
+		return
+	}
 	if sends := u.ClientAddress == proxyV2; sends != j.Relay.ProxyProtocol {
 		key := upstreamKey(name, "client_address")
 		if !j.doc.Written(key) {
