@@ -140,7 +140,7 @@ func (e *testEdge) wantNothingHeld() {
 			e.t.Errorf("the gauge of listener %s is %d", l.config.Name, n)
 		}
 	}
-	if n := e.server.stats.handshaking.Load(); n != 0 {
+	if n := e.server.places.InFlight(); n != 0 {
 		e.t.Errorf("%d handshakes are in flight", n)
 	}
 	var ended uint64

@@ -333,7 +333,10 @@ func TestStalledHandshake(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				const clients = 5000
-				e := newEdge(t, terminating)
+				e := newEdge(t, func(c *edgeConfig) {
+					terminating(c)
+					c.limits.MaxHandshakes = clients + 1
+				})
 				first := hello(t, "relay.example.org")
 				var stalling sync.WaitGroup
 				defer stalling.Wait()
@@ -343,7 +346,7 @@ func TestStalledHandshake(t *testing.T) {
 					stalling.Go(func() { stall(c, first) })
 				}
 				synctest.Wait()
-				if n := e.server.stats.handshaking.Load(); n != clients {
+				if n := e.server.places.InFlight(); n != clients {
 					t.Errorf("%d handshakes in flight, want %d", n, clients)
 				}
 				client, raw, relay := e.tlsPair(nil)

@@ -101,7 +101,7 @@ func TestPassthroughInAnyShape(t *testing.T) {
 					if err := <-done; err != nil {
 						t.Error(err)
 					}
-					if n := e.server.stats.handshaking.Load(); n != 0 {
+					if n := e.server.places.InFlight(); n != 0 {
 						t.Errorf("%d handshakes in flight", n)
 					}
 					raw.Close()

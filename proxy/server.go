@@ -43,6 +43,7 @@ type Listener struct {
 // Server is the edge: it admits, secures and forwards the connections of its listeners.
 type Server struct {
 	gate      *admission.Gate
+	places    *admission.Handshakes
 	limits    Limits
 	times     *times
 	serve     func(*session)
@@ -71,7 +72,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		gate: gate, limits: cfg.Limits, times: cfg.Limits.times(),
+		gate: gate, places: admission.NewHandshakes(cfg.Limits.MaxHandshakes), limits: cfg.Limits, times: cfg.Limits.times(),
 		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, tickets: newTickets(), stats: newStats(), log: cfg.Log,
 		sessions: make(map[*session]struct{}),
 	}

@@ -29,6 +29,7 @@ import (
 // its end is counted are decided here, in this order:
 //
 //	named      the client's address is known (from the socket, or a PROXY header)
+//	enter      a place among the handshakes in flight is taken, where TLS is looked at
 //	secured    the TLS handshake is done, or was not asked for
 //	dial       the relay is reached
 //	header     the PROXY header for the relay (introduction.go)
@@ -84,6 +85,17 @@ func (s *session) named(h proxyheader.Header, now time.Time) Reason {
 	}
 	s.client, s.target = h.Source, h.Destination
 	return s.lease.Name(h.Source.Addr(), now)
+}
+
+// enter takes one of the places for handshakes. Whoever has to make way
+// for it ends at once; if nobody has to, there is no place.
+func (s *session) enter(now time.Time) (*admission.Place, bool) {
+	source := admission.Source(s.client.Addr(), s.server.limits.EmbeddedIPv4)
+	place, ok := s.server.places.Enter(source, now, func() { s.stop(HandshakeCap) })
+	if !ok {
+		s.listener.partWith(s.conn)
+	}
+	return place, ok
 }
 
 // secured keeps what the TLS handshake told; from here the end says goodbye.

@@ -73,8 +73,11 @@ func (s *session) awaitProxyHeader() Reason {
 // names why it could not. It is the one place where a handshake begins and ends.
 // Nothing but the socket is held for a client that has not sent its first byte.
 func (s *session) handshake(began time.Time) Reason {
-	s.server.stats.handshaking.Add(1)
-	defer s.server.stats.handshaking.Add(-1)
+	place, ok := s.enter(time.Now())
+	if !ok {
+		return HandshakeCap
+	}
+	defer place.Leave()
 	s.wire.SetDeadline(began.Add(s.server.times.handshake))
 	if s.listener.tls == nil {
 		return s.awaitHello()
