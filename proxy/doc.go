@@ -21,8 +21,9 @@
 //     global slot alone, and the peer's own address is what the relay is told.
 //  4. session.handshake ends TLS in tls_handshake_timeout_secs, counted from
 //     accept or from the complete header; in passthrough it awaits the whole
-//     ClientHello in that time (session.awaitHello). Nothing but the socket is held
-//     until the client's first byte. The server name chooses the route
+//     ClientHello in that time (session.awaitHello). It takes one of max_handshakes'
+//     places for as long, and may lose it to a lighter source. Nothing but the
+//     socket is held until the client's first byte. The server name chooses the route
 //     (routes.find), and the route what ALPN offers.
 //  5. session.dial reaches the relay in its connect_timeout_secs.
 //  6. session.introduce writes the PROXY v2 header at once, so that a relay
