@@ -33,7 +33,9 @@ func (o Options) set(fd int) error {
 		{syscall.SOL_SOCKET, syscall.SO_SNDBUF, o.buffer()},
 		{syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1}, // for engines that accept by themselves
 	} {
-		if err := syscall.SetsockoptInt(fd, opt.level, opt.name, opt.value); err != nil {
+		err := syscall.SetsockoptInt(fd, opt.level, opt.name, opt.value)
+		// A socket that was handed over may be one of Multipath TCP, which lacks some.
+		if err != nil && err != syscall.ENOPROTOOPT {
 			return os.NewSyscallError("setsockopt", err)
 		}
 	}

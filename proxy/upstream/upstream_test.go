@@ -227,8 +227,9 @@ func TestValidate(t *testing.T) {
 	}{
 		{[]string{"127.0.0.1:7777"}, "", ""},
 		{[]string{"relay.internal:7777"}, "", ""},
-		{nil, "addresses", "an upstream has one"},
-		{[]string{"127.0.0.1:1", "127.0.0.1:2"}, "addresses", "2 addresses"},
+		{nil, "addresses", "an upstream has 1 to 64"},
+		{[]string{"127.0.0.1:1", "127.0.0.1:2"}, "", ""},
+		{[]string{"127.0.0.1:1", "127.0.0.1:1"}, "addresses[1]", "stands twice"},
 		{[]string{"127.0.0.1"}, "addresses[0]", "host:port"},
 		{[]string{"127.0.0.1:00"}, "addresses[0]", "1 to 65535"},
 	}
