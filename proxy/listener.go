@@ -50,6 +50,9 @@ var unrecognized = &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisab
 // tlsConfig lives as long as its listener, so that crypto/tls rotates the
 // session ticket keys in it by itself.
 func tlsConfig(cfg ListenerConfig, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (*tls.Config, error) {
+	// A CA's validation is answered by itself (RFC 8737): neither the listener's
+	// protocols nor its client certificates are asked for.
+	validation := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{certs.ValidationProtocol}, SessionTicketsDisabled: true, GetCertificate: certificate}
 	c := &tls.Config{
 		MinVersion: map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[cfg.TLSMinVersion],
 		NextProtos: cfg.ALPN,
@@ -58,6 +61,9 @@ func tlsConfig(cfg ListenerConfig, certificate func(*tls.ClientHelloInfo) (*tls.
 			if _, err := certificate(hello); errors.Is(err, certs.ErrUnknownName) {
 				hello.Conn.(*wire).certErr = err
 				return unrecognized, nil
+			}
+			if certs.Validation(hello) {
+				return validation, nil
 			}
 			return nil, nil
 		},

@@ -88,6 +88,12 @@ func (s *session) secured(conn *tls.Conn) {
 	s.secure = conn
 }
 
+// validation reports whether a CA has just validated a name: the handshake was
+// all that it wanted, and no relay hears of it.
+func (s *session) validation() bool {
+	return s.state != nil && s.state.NegotiatedProtocol == certs.ValidationProtocol
+}
+
 // dial reaches the relay; stop interrupts it.
 func (s *session) dial() (*socket.Socket, Reason) {
 	conn, err := s.listener.upstream.Dial(s.ctx)
