@@ -27,8 +27,9 @@ const (
 	stapleInterval = time.Hour
 	// storagePause follows a storage that could not be written.
 	storagePause = time.Minute
-	// busyPause follows the sight of another process that orders the same name.
-	busyPause = 5 * time.Second
+	// lookInterval is checkInterval for a name that has no certificate, and the
+	// pause after the sight of another process that orders it.
+	lookInterval = 5 * time.Second
 	// atOnce is how many names are looked after at the same time.
 	atOnce = 4
 	// never is beyond the life of any process.

@@ -69,7 +69,7 @@ func (d *domain) order(ctx context.Context) {
 		d.wait = time.Now().Add(storagePause)
 		return
 	case !ok:
-		d.wait = time.Now().Add(busyPause)
+		d.wait = time.Now().Add(lookInterval)
 		return
 	}
 	defer d.storage.Unlock(ctx, lock)
@@ -189,10 +189,12 @@ func (d *domain) conclude(ctx context.Context, before record, r result) {
 // next is when the name wants to be looked after again.
 func (d *domain) next(now time.Time) time.Time {
 	at := d.due()
+	look := now.Add(lookInterval) // another process may have ordered it
 	if d.served.Load() != nil {
-		if asks := d.asks(); asks.Before(at) {
-			at = asks
-		}
+		look = d.asks()
+	}
+	if look.Before(at) {
+		at = look
 	}
 	return at
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,8 +34,11 @@ type site struct {
 	tls     net.Listener
 	http    net.Listener
 	cfg     ACME
+	files   []FilePair
 	j       journal
 	store   *Store
+	before  func()        // called before Watch
+	hang    chan struct{} // if set, TLS is not answered until it is closed
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
@@ -74,7 +78,10 @@ func port(ln net.Listener) int { return ln.Addr().(*net.TCPAddr).Port }
 // start opens the store and serves both sockets, as the edge does, until end.
 func (s *site) start() {
 	s.Helper()
-	s.store = mustOpen(s.T, Config{ACME: s.cfg}, s.j.logger())
+	s.store = mustOpen(s.T, Config{ACME: s.cfg, Files: s.files}, s.j.logger())
+	if s.before != nil {
+		s.before()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	s.serve(ctx)
@@ -85,6 +92,21 @@ func (s *site) start() {
 func (s *site) end() {
 	s.stop()
 	s.running.Wait()
+}
+
+// passed has every pause end that is kept.
+func (s *site) passed() {
+	s.Helper()
+	m := s.store.acme
+	keys := []string{m.recordKey("ca")}
+	for _, d := range m.domains {
+		keys = append(keys, m.recordKey(path.Join("names", d.name)))
+	}
+	for _, key := range keys {
+		r := loadRecord(s.Context(), m.storage, key, time.Now())
+		r.Next = time.Time{}
+		try(s.T, r.store(s.Context(), m.storage, key))
+	}
 }
 
 // serve answers on the two sockets; they stay open for the next start.
@@ -99,8 +121,12 @@ func (s *site) serve(ctx context.Context) {
 			return nil, nil
 		},
 	}
+	hang := s.hang
 	s.running.Go(func() {
 		accept(ctx, s.tls, func(conn net.Conn) {
+			if hang != nil {
+				<-hang
+			}
 			tls.Server(conn, cfg).HandshakeContext(ctx)
 			conn.Close()
 		})

@@ -78,17 +78,17 @@ func (r *record) settle(now time.Time) {
 
 // renewAt is when a certificate is to be renewed: when the CA said, or when a
 // third of its life is left (half, of a short one); in any case before the last
-// twentieth.
+// twentieth (fifth).
 func (r *record) renewAt(leaf *x509.Certificate) time.Time {
 	life := leaf.NotAfter.Sub(leaf.NotBefore)
-	at := leaf.NotAfter.Add(-life / 3)
+	at, last := leaf.NotAfter.Add(-life/3), leaf.NotAfter.Add(-life/20)
 	if life < 10*24*time.Hour {
-		at = leaf.NotAfter.Add(-life / 2)
+		at, last = leaf.NotAfter.Add(-life/2), leaf.NotAfter.Add(-life/5)
 	}
 	if r.Serial == serialOf(leaf) && !r.Renew.IsZero() {
 		at = r.Renew
 	}
-	if last := leaf.NotAfter.Add(-life / 20); at.After(last) {
+	if at.After(last) {
 		at = last
 	}
 	// A CA that wants every certificate renewed at once gets no storm of orders.
