@@ -86,6 +86,9 @@ func start(t testing.TB, o Options, certificate, key, dns string) string {
 		"retryAfter":      m{"authz": 1, "order": 1},
 		"profiles":        m{"default": m{"description": "the only one", "validityPeriod": int(o.Validity / time.Second)}},
 	}
+	if o.Flaky {
+		pebble["retryAfter"] = m{"authz": 1, "order": 1}
+	}
 	if o.EABKeyID != "" {
 		pebble["externalAccountBindingRequired"] = true
 		pebble["externalAccountMACKeys"] = m{o.EABKeyID: o.EABKey}
