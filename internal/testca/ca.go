@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	stdlog "log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -127,9 +128,7 @@ func (ca *CA) refuses(w http.ResponseWriter, r *http.Request) bool {
 	if no == nil || !no.Everything && r.URL.Path != newOrder {
 		return false
 	}
-	for name, values := range no.Header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), no.Header)
 	if no.Problem != "" {
 		w.Header().Set("Content-Type", "application/problem+json")
 	}
