@@ -102,10 +102,18 @@ func (s *session) enter(now time.Time) (*admission.Place, bool) {
 func (s *session) secured(conn *tls.Conn) {
 	state := conn.ConnectionState()
 	s.state, s.serverName = &state, state.ServerName
-	s.upstream = s.wire.route.upstream
+	if s.wire.route != nil { // a CA's validation has none
+		s.upstream = s.wire.route.upstream
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.secure = conn
+}
+
+// validation reports whether a CA has just validated a name: the handshake was
+// all that it wanted, and no relay hears of it.
+func (s *session) validation() bool {
+	return s.state != nil && s.state.NegotiatedProtocol == certs.ValidationProtocol
 }
 
 // dial reaches the relay; stop interrupts it.

@@ -34,6 +34,10 @@ func (s *session) carry() {
 			s.end(reason)
 			return
 		}
+		if s.validation() {
+			s.end(ClientClosed)
+			return
+		}
 	}
 	ready := time.Now()
 	s.wire.settle(s.server.times.writerStall)

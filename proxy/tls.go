@@ -42,9 +42,19 @@ func (l *listener) endTLS(certificate chooseCertificate) error {
 		r.tls = c.Clone() // before there are ticket keys in c: a route's config has none of its own
 		r.tls.NextProtos = offer(l.config.ALPN, r.upstream.Config().ALPN)
 	}
+	// A CA's validation is answered by itself (RFC 8737): neither the listener's
+	// protocols nor its client certificates are asked for, nor a route.
+	validation := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{certs.ValidationProtocol}, SessionTicketsDisabled: true, GetCertificate: c.GetCertificate}
 	// This is asked at resumptions too, which need no certificate.
 	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		w := hello.Conn.(*wire)
+		if certs.Validation(hello) {
+			if _, err := certificate(hello); errors.Is(err, certs.ErrUnknownName) {
+				w.certErr = err
+				return unrecognized, nil
+			}
+			return validation, nil
+		}
 		if w.route = l.routes.find(hello.ServerName); w.route == nil {
 			w.certErr = certs.ErrUnknownName
 			return unrecognized, nil

@@ -16,10 +16,12 @@ import (
 // quickFlags are the common case without a policy file.
 type quickFlags struct {
 	listen, upstream, clientAddress, cert, key string
+	domains                                    []string
+	listenWritten                              bool
 }
 
 // quickNames are the flags that stand in for a file.
-var quickNames = []string{"listen", "upstream", "client-address", "cert", "key"}
+var quickNames = []string{"listen", "upstream", "client-address", "cert", "key", "domain"}
 
 func (q *quickFlags) register(c *cobra.Command) {
 	f := c.Flags()
@@ -27,12 +29,16 @@ func (q *quickFlags) register(c *cobra.Command) {
 	f.StringVar(&q.upstream, "upstream", "", "the relay, host:port or unix:/path; without it a relay runs inside this process")
 	f.StringVar(&q.clientAddress, "client-address", "proxy-v2", "how the relay learns the client's address: proxy-v2, proxy-v1 or none")
 	f.StringVar(&q.cert, "cert", "", "PEM file of the certificate and its intermediates; without it one is made for localhost")
+	f.StringArrayVar(&q.domains, "domain", nil, "a public name of this machine, whose certificate is ordered from Let's Encrypt: by this flag you agree to its terms of service; TLS is then served on [::]:443, and [::]:80 redirects; may be repeated")
 	f.StringVar(&q.key, "key", "", "PEM file of the certificate's private key")
 }
 
 // policy is the policy file that the flags stand for, read as one: the same
 // defaults, ranges and judgements.
 func (q *quickFlags) policy() (*policy.Policy, error) {
+	if len(q.domains) > 0 && !q.listenWritten {
+		q.listen = "[::]:443" // where the CA looks
+	}
 	if _, err := hostport.ParseBind(q.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
@@ -43,6 +49,9 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 	}
 	if (q.cert == "") != (q.key == "") {
 		return nil, errors.New("--cert and --key go together: the certificate with its intermediates, and its private key")
+	}
+	if q.cert != "" && len(q.domains) > 0 {
+		return nil, errors.New("--domain orders a certificate, and --cert brings one; a policy file can have both")
 	}
 	if q.upstream == "" && q.clientAddress != "proxy-v2" {
 		return nil, errors.New("--client-address is for an existing relay; name it with --upstream host:port or unix:/path")
@@ -59,6 +68,9 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 			return nil, err
 		}
 		certificates = m{"files": []m{{"certificate": cert, "key": key}}}
+	}
+	if len(q.domains) > 0 {
+		certificates = m{"acme": m{"domains": q.domains, "agree_to_terms": true}}
 	}
 	file := m{
 		"listeners":    []m{{"name": "public", "bind": q.listen}},

@@ -40,6 +40,7 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 		Example: `  relayedge run
   relayedge run -c config.yaml
   relayedge run --listen 0.0.0.0:443 --upstream 127.0.0.1:7777 --cert fullchain.pem --key privkey.pem
+  relayedge run --domain relay.example.org --upstream 127.0.0.1:7777
   relayedge run --listen 127.0.0.1:9443 --upstream 127.0.0.1:7777 --client-address none`,
 		Args: service.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -60,6 +61,7 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 
 func choosePolicy(c *cobra.Command, file string, quick *quickFlags) (*policy.Policy, error) {
 	if file == "" {
+		quick.listenWritten = c.Flags().Changed("listen")
 		return quick.policy()
 	}
 	for _, name := range quickNames {
@@ -95,10 +97,18 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer cancel()
+	challenges := openChallenges(p.Certificates.ACME, store, log)
+	if challenges != nil {
+		tasks.Go(func() {
+			if err := store.ServeHTTP01(background, challenges); err != nil {
+				log.Error("certificates.acme.http_bind: http-01 is not answered any longer", "err", err)
+			}
+		})
+	}
 	tasks.Go(func() { store.Watch(background) })
 
 	metrics, err := service.ServeMetrics(background, p.Metrics, telemetry.Options{
-		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(edge.server.Families(), expiry(store))}}, relay.groups(p)...),
+		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(append(edge.server.Families(), expiry(store)), store.Families()...)}}, relay.groups(p)...),
 		Process:   true,
 		GoRuntime: true,
 		Ready:     edge.server.Ready,
@@ -108,6 +118,9 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 		return err
 	}
 	announce(out, p, edge, relay, metrics)
+	if challenges != nil {
+		fmt.Fprintf(out, "http-01 and redirects to https: http://%s\n", challenges.Addr())
+	}
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -118,6 +131,21 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 		err = cause
 	}
 	return err
+}
+
+// openChallenges opens http_bind, if http-01 is to be answered. Where it cannot,
+// the edge goes on with the other challenge.
+func openChallenges(acme certs.ACME, store *certs.Store, log *slog.Logger) net.Listener {
+	if !acme.UsesHTTP() {
+		return nil
+	}
+	ln, err := service.Listen(acme.HTTPBind)
+	if err != nil {
+		store.WithoutHTTP01()
+		log.Error("certificates.acme.http_bind: http-01 cannot be answered, the other challenge is used alone", "err", err)
+		return nil
+	}
+	return ln
 }
 
 // openSockets is an edge with its listening sockets.
@@ -236,6 +264,9 @@ func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProce
 	for _, l := range edge.sockets {
 		kind := map[string]string{"terminate": "TLS", "passthrough": "TLS that ends at the relay", "none": "TCP without TLS"}[l.TLS]
 		fmt.Fprintf(out, "listener %s: %s on %s\n", l.Name, kind, hostport.Text(l.Socket.Addr()))
+	}
+	if acme := p.Certificates.ACME; acme.Enabled() {
+		fmt.Fprintf(out, "certificates ordered from a CA, kept in %s: %s\n", acme.Storage, strings.Join(acme.Domains, ", "))
 	}
 	if names := p.Certificates.SelfIssued; len(names) > 0 {
 		fmt.Fprintf(out, "certificate of our own making, which no client trusts by itself: %s\n", strings.Join(names, ", "))

@@ -10,6 +10,7 @@ import (
 	"relayedge/internal/hostport"
 	"relayedge/internal/policyfile"
 	"relayedge/proxy"
+	"relayedge/proxy/certs"
 	"relayedge/proxy/upstream"
 )
 
@@ -140,14 +141,40 @@ func (j *judgement) loops() {
 }
 
 func (j *judgement) certificates() {
-	if len(j.Certificates.Files) > 0 || len(j.Certificates.SelfIssued) > 0 {
+	j.acme()
+	if len(j.Certificates.Files) > 0 || len(j.Certificates.SelfIssued) > 0 || j.Certificates.ACME.Enabled() {
 		return
 	}
 	for i, l := range j.Listeners {
 		if l.TLS == "terminate" && j.clean(i, "tls") {
 			j.fault(fmt.Sprintf("listeners[%d].tls", i),
-				"terminate needs a certificate; write certificates.files, or certificates.self_issued for development, or tls: none here")
+				"terminate needs a certificate; write certificates.files or certificates.acme, or certificates.self_issued for development, or tls: none here")
 		}
+	}
+}
+
+// acme holds the names that are ordered against the listeners that answer the CA.
+func (j *judgement) acme() {
+	const section = "certificates.acme"
+	acme := j.Certificates.ACME
+	if !acme.Enabled() {
+		if acme.AgreeToTerms {
+			j.fault(section+".domains", "is empty, so nothing is ordered; name at least one, or take acme out")
+		}
+		return
+	}
+	answers := false
+	for i, l := range j.Listeners {
+		if l.TLS != "terminate" || !j.clean(i, "tls") {
+			continue
+		}
+		answers = true
+		if slices.Contains(l.ALPN, certs.ValidationProtocol) {
+			j.fault(fmt.Sprintf("listeners[%d].alpn", i), "%s is answered by certificates.acme and never reaches a relay; take it out", certs.ValidationProtocol)
+		}
+	}
+	if len(j.Listeners) > 0 && !answers && acme.UsesTLS() && !acme.UsesHTTP() {
+		j.fault(section+".challenges", "tls-alpn-01 is answered by a listener with tls: terminate, and there is none; write one, or add http-01")
 	}
 }
 
@@ -164,6 +191,9 @@ func (j *judgement) sockets() {
 	}
 	for i, l := range j.Listeners {
 		add(fmt.Sprintf("listeners[%d].bind", i), l.Bind)
+	}
+	if len(j.Listeners) > 0 && j.Certificates.ACME.UsesHTTP() {
+		add("certificates.acme.http_bind", j.Certificates.ACME.HTTPBind)
 	}
 	if j.Metrics.Enabled && len(j.Listeners) > 0 {
 		add("metrics.bind_addr", j.Metrics.BindAddr)
