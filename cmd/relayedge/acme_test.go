@@ -81,7 +81,7 @@ func TestCertificatesFromACA(t *testing.T) {
 	}()
 	for _, challenge := range []string{"tls-alpn-01", "http-01"} {
 		storage := usedStorage(t)
-		e := startEdge(t, fmt.Sprintf("listeners: [{name: public, bind: %q, alpn: [irc], trust_proxy_from: [127.0.0.1/32]}]\nupstreams: {relay: {addresses: [%q]}}\n", behind, relay.Addr())+
+		e := startEdge(t, fmt.Sprintf("listeners: [{name: public, bind: %q, alpn: [irc], trust_proxy_from: [127.0.0.1/32]}]\nupstreams: {relay: {addresses: [%q], health_check_secs: 0}}\n", behind, relay.Addr())+
 			acmePolicy(ca, storage, fmt.Sprintf("127.0.0.1:%d", plain), challenge, "a.example.org", "b.example.org"))
 		want := 2 // the listener and the metrics
 		if challenge == "http-01" {
