@@ -18,6 +18,10 @@ import (
 type Config struct {
 	Listeners []Listener
 	Limits    Limits
+	// Room is how many connections there are descriptors for, or 0 where that is
+	// no matter: who comes beyond it is refused at accept (Descriptors), so that
+	// the rest of the process keeps what it needs.
+	Room int
 	// Certificate picks the certificate for a hello; its errors are those of
 	// certs.Store.Certificate. It may be nil if no listener ends TLS.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
@@ -43,6 +47,7 @@ type Listener struct {
 type Server struct {
 	gate      *admission.Gate
 	limits    Limits
+	room      room
 	times     *times
 	serve     func(*session)
 	listeners []*listener
@@ -69,6 +74,7 @@ func New(cfg Config) (*Server, error) {
 		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, stats: newStats(), log: cfg.Log,
 		sessions: make(map[*session]struct{}),
 	}
+	s.room.most = int64(cfg.Room)
 	if s.serve == nil {
 		return nil, fmt.Errorf("no engine is named %q; there are auto and stream", cfg.Engine)
 	}
@@ -98,6 +104,7 @@ func (s *Server) Serve(ctx context.Context) error {
 			}
 		})
 	}
+	accepts.Go(func() { s.watchBalancers(ctx) })
 	<-ctx.Done()
 	s.setAccepting(false)
 	accepts.Wait()

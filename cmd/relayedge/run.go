@@ -17,6 +17,7 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/logging"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
 	"relayedge/proxy/certs"
@@ -46,7 +47,8 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 			if err != nil {
 				return err
 			}
-			log := service.Logger(p.Log, c.ErrOrStderr())
+			log, finish := logging.New(p.Log, c.ErrOrStderr())
+			defer finish()
 			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
 				return run(ctx, p, log, c.OutOrStdout())
 			})
@@ -59,7 +61,7 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 
 func choosePolicy(c *cobra.Command, file string, quick *quickFlags) (*policy.Policy, error) {
 	if file == "" {
-		return quick.policy()
+		return quick.policy(c.Flags().Changed)
 	}
 	for _, name := range quickNames {
 		if c.Flags().Changed(name) {
@@ -81,7 +83,8 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 		return err
 	}
 	defer relay.close()
-	edge, err := openEdge(p, store, relay.addr(), log)
+	d := descriptors(p)
+	edge, err := openEdge(p, store, relay.addr(), d.Room(), log)
 	if err != nil {
 		return err
 	}
@@ -103,6 +106,7 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if err != nil {
 		return err
 	}
+	report(log, p, edge, d)
 	announce(out, p, edge, relay, metrics)
 
 	ctx, fail := context.WithCancelCause(ctx)
@@ -123,7 +127,7 @@ type openSockets struct {
 	upstreams map[string]*upstream.Upstream
 }
 
-func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.Logger) (*openSockets, error) {
+func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, room int, log *slog.Logger) (*openSockets, error) {
 	e := new(openSockets)
 	for _, l := range p.Listeners {
 		socket, err := service.Listen(l.Bind)
@@ -144,6 +148,7 @@ func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.
 	e.server, err = proxy.New(proxy.Config{
 		Listeners:   e.sockets,
 		Limits:      p.Limits,
+		Room:        room,
 		Certificate: store.Certificate,
 		Upstreams:   e.upstreams,
 		Engine:      p.Engine,

@@ -172,7 +172,12 @@ func TestKindsAreBounded(t *testing.T) {
 		}
 		log.Log(t.Context(), slog.LevelWarn+1, "between two levels")
 		folds := log.Handler().(*handler).folds
-		if n := len(folds.kinds); n != maxKinds+1 {
+		remembered := func() int {
+			folds.mu.Lock()
+			defer folds.mu.Unlock()
+			return len(folds.kinds)
+		}
+		if n := remembered(); n != maxKinds+1 {
 			t.Errorf("%d kinds are remembered", n)
 		}
 		if got := p.take(t); len(got) != maxKinds+foldShown {
@@ -187,7 +192,7 @@ func TestKindsAreBounded(t *testing.T) {
 		if got := p.take(t); len(got) != 0 {
 			t.Errorf("a summary of nothing: %v", got)
 		}
-		if n := len(folds.kinds); n != 0 {
+		if n := remembered(); n != 0 {
 			t.Errorf("%d kinds are remembered for nothing", n)
 		}
 	})
