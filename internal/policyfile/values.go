@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Value is one key of a section with its value in force.
@@ -14,8 +15,8 @@ type Value struct {
 	Text string // on one line, without the quotes of YAML
 }
 
-// maxListed is how many elements of a list a Text names; of a longer one, and of
-// one whose elements are sections, it gives the number.
+// maxListed is how many elements of a list a Text names; of a longer one it gives
+// the number, and so it does of sections and of networks, which may be clients'.
 const maxListed = 8
 
 // Values returns the keys of v, a struct or a pointer to one, in the order of
@@ -73,8 +74,19 @@ func text(v reflect.Value, s *shape) string {
 	switch {
 	case s.kind == kindString:
 		return v.String()
-	case s.kind == kindMap, s.kind == kindList && (s.elem.kind == kindStruct || v.Len() > maxListed):
+	case s.kind == kindMap, s.kind == kindList && (s.elem.kind >= kindText || v.Len() > maxListed):
+		if v.Len() == 1 {
+			return "1 entry"
+		}
 		return strconv.Itoa(v.Len()) + " entries"
+	case s.kind == kindList:
+		elements := make([]string, v.Len())
+		for i := range elements {
+			elements[i] = text(v.Index(i), s.elem)
+		}
+		return "[" + strings.Join(elements, ", ") + "]"
+	case s.kind == kindText:
+		return marshalText(v)
 	}
 	return flow(v, s)
 }
