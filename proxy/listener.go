@@ -80,8 +80,14 @@ func (l *listener) admit(conn net.Conn) {
 		}
 		peer = netip.Addr{}
 	}
+	if !l.server.room.take() {
+		stats.end(Descriptors)
+		conn.Close()
+		return
+	}
 	lease, reason := l.server.gate.Admit(peer, now)
 	if reason != "" {
+		l.server.room.give()
 		stats.end(reason)
 		l.refuse(conn)
 		return

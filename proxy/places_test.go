@@ -13,8 +13,8 @@ import (
 	"relayedge/internal/proxyheader"
 )
 
-// crowd opens n connections that never say a word; each stays until it is closed by the edge.
-func crowd(e *testEdge, n int, from func(i int) netip.AddrPort) []*memconn.Conn {
+// silentCrowd opens n connections that never say a word; each stays until it is closed by the edge.
+func silentCrowd(e *testEdge, n int, from func(i int) netip.AddrPort) []*memconn.Conn {
 	conns := make([]*memconn.Conn, n)
 	for i := range conns {
 		conns[i] = e.dial(from(i))
@@ -52,7 +52,7 @@ func TestSilentHandshakesLockNobodyOut(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				e := newEdge(t, uncapped(kind))
 				one := netip.MustParseAddr("198.18.0.1")
-				silent := crowd(e, places, func(i int) netip.AddrPort { return netip.AddrPortFrom(one, uint16(1024+i)) })
+				silent := silentCrowd(e, places, func(i int) netip.AddrPort { return netip.AddrPortFrom(one, uint16(1024+i)) })
 				began := time.Now()
 				client := e.dial(aliceAddr)
 				mustWrite(t, client, hello(t, "relay.example.org")[:10])
@@ -76,7 +76,7 @@ func TestSilentHandshakesLockNobodyOut(t *testing.T) {
 	t.Run("as many sources", func(t *testing.T) {
 		inBubble(t, func(t *testing.T) {
 			e := newEdge(t, uncapped("terminate"))
-			silent := crowd(e, places, source)
+			silent := silentCrowd(e, places, source)
 			if err := tryHandshake(e, clientTLS("relay.example.org")); err == nil {
 				t.Error("a newcomer took the place of a handshake that is a moment old")
 			}
@@ -94,7 +94,7 @@ func TestSilentHandshakesLockNobodyOut(t *testing.T) {
 	t.Run("as many sources that come again", func(t *testing.T) {
 		inBubble(t, func(t *testing.T) {
 			e := newEdge(t, uncapped("terminate"))
-			silent := crowd(e, places, source)
+			silent := silentCrowd(e, places, source)
 			ticks := 0
 			for e.ended(TLSHandshakeTimeout) < 3*places {
 				waited := time.Duration(0)
@@ -154,7 +154,7 @@ func TestEvictedHandshakeLeavesNothing(t *testing.T) {
 					c.limits.MaxHandshakes = 2
 				})
 				one := netip.MustParseAddr("198.18.0.1")
-				conns := crowd(e, 2, func(i int) netip.AddrPort { return netip.AddrPortFrom(one, uint16(1024+i)) })
+				conns := silentCrowd(e, 2, func(i int) netip.AddrPort { return netip.AddrPortFrom(one, uint16(1024+i)) })
 				for _, c := range conns {
 					state(c)
 				}

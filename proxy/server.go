@@ -19,6 +19,10 @@ import (
 type Config struct {
 	Listeners []Listener
 	Limits    Limits
+	// Room is how many connections there are descriptors for, or 0 where that is
+	// no matter: who comes beyond it is refused at accept (Descriptors), so that
+	// the rest of the process keeps what it needs.
+	Room int
 	// Certificate picks the certificate for a hello; its errors are those of
 	// certs.Store.Certificate. It may be nil if no listener ends TLS.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
@@ -45,6 +49,7 @@ type Server struct {
 	gate      *admission.Gate
 	places    *admission.Handshakes
 	limits    Limits
+	room      room
 	times     *times
 	serve     func(*session)
 	listeners []*listener
@@ -76,6 +81,7 @@ func New(cfg Config) (*Server, error) {
 		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, tickets: newTickets(), stats: newStats(), log: cfg.Log,
 		sessions: make(map[*session]struct{}),
 	}
+	s.room.most = int64(cfg.Room)
 	if s.serve == nil {
 		return nil, fmt.Errorf("no engine is named %q; there are auto and stream", cfg.Engine)
 	}
@@ -105,6 +111,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.setAccepting(true)
 	var accepts sync.WaitGroup
 	accepts.Go(func() { s.rotateTickets(ctx) })
+	accepts.Go(func() { s.watchBalancers(ctx) })
 	for _, l := range s.listeners {
 		context.AfterFunc(ctx, func() { l.socket.Close() })
 		accepts.Go(func() {

@@ -212,14 +212,15 @@ func (s *session) finish() {
 	if s.link != nil {
 		s.link.Release()
 	}
+	s.server.room.give()
 	s.server.forget(s)
 	s.listener.open.Add(-1)
 	s.server.stats.end(s.outcome)
-	s.server.log.Debug("connection ended", "id", s.id, "listener", s.listener.config.Name, "reason", string(s.outcome), "after", time.Since(s.accepted).Round(time.Millisecond))
+	s.tell(slog.LevelDebug, "connection ended", slog.String("reason", string(s.outcome)), slog.Duration("after", time.Since(s.accepted).Round(time.Millisecond)))
 }
 
 func (s *session) panicked(p any) {
-	s.server.log.Error("a connection's task panicked; only this connection ends", "id", s.id, "panic", p, slog.String("stack", string(debug.Stack())))
+	s.tell(slog.LevelError, "a connection's task panicked; only this connection ends", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 	s.end(TaskPanic)
 }
 

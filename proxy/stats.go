@@ -106,6 +106,11 @@ func (s *Server) Families() []telemetry.Family {
 				emit(name, map[bool]float64{true: 1}[up.Up()])
 			}
 		}},
-		{Name: "limit", Help: "The limits in force.", Kind: telemetry.Gauge, Label: "limit", Read: s.limits.each},
+		{Name: "limit", Help: "The limits in force.", Kind: telemetry.Gauge, Label: "limit", Read: func(emit func(string, float64)) {
+			s.limits.each(emit)
+			if s.room.most > 0 {
+				emit("descriptors", float64(s.room.most)) // the connections that they suffice for
+			}
+		}},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"time"
 
 	"relayedge/internal/proxyheader"
@@ -119,7 +120,7 @@ func answerPlain(client io.Writer, first [5]byte) {
 func (s *session) introduce(relay *socket.Socket) Reason {
 	header, err := s.header()
 	if err != nil {
-		s.server.log.Error("the PROXY header does not fit", "id", s.id, "error", err)
+		s.tell(slog.LevelError, "the PROXY header does not fit", slog.Any("error", err))
 		return UpstreamUnavailable
 	}
 	if len(header) == 0 {

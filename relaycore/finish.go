@@ -1,6 +1,7 @@
 package relaycore
 
 import (
+	"log/slog"
 	"net"
 	"time"
 
@@ -26,6 +27,7 @@ func (c *session) finish() {
 	}
 	widows := s.dir.leave(c)
 	c.lease.Release()
+	s.tell(slog.LevelDebug, &c.about, "session ended", slog.String("reason", why.told()), slog.Duration("after", time.Since(c.started).Round(time.Millisecond)))
 	for _, w := range widows {
 		w.tell()
 	}

@@ -19,7 +19,7 @@ func command() *cobra.Command {
 	}
 	root.AddCommand(
 		runCommand(),
-		service.CheckCommand((*policy.Policy).NeedEdge),
+		service.CheckCommand((*policy.Policy).NeedEdge, lookAtMachine),
 		schemaCommand(),
 		service.VersionCommand("relayedge"),
 	)

@@ -17,7 +17,6 @@ import (
 type quickFlags struct {
 	listen, upstream, clientAddress, cert, key string
 	domains                                    []string
-	listenWritten                              bool
 }
 
 // quickNames are the flags that stand in for a file.
@@ -34,9 +33,9 @@ func (q *quickFlags) register(c *cobra.Command) {
 }
 
 // policy is the policy file that the flags stand for, read as one: the same
-// defaults, ranges and judgements.
-func (q *quickFlags) policy() (*policy.Policy, error) {
-	if len(q.domains) > 0 && !q.listenWritten {
+// defaults, ranges and judgements. given tells which flags stand on the command line.
+func (q *quickFlags) policy(given func(flag string) bool) (*policy.Policy, error) {
+	if len(q.domains) > 0 && !given("listen") {
 		q.listen = "[::]:443" // where the CA looks
 	}
 	if _, err := hostport.ParseBind(q.listen); err != nil {
@@ -97,6 +96,16 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the flags make no policy:\n%w", err)
 	}
+	flags := map[string]string{}
+	for flag, key := range map[string]string{
+		"listen": "listeners[0].bind", "upstream": "upstreams.relay.addresses",
+		"client-address": "upstreams.relay.client_address", "cert": "certificates.files", "key": "certificates.files[0].key", "domain": "certificates.acme.domains",
+	} {
+		if given(flag) {
+			flags[key] = "--" + flag
+		}
+	}
+	p.FromFlags(flags)
 	return p, nil
 }
 

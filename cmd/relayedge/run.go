@@ -18,6 +18,7 @@ import (
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/hostport"
+	"relayedge/internal/logging"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
 	"relayedge/proxy/certs"
@@ -48,7 +49,8 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 			if err != nil {
 				return err
 			}
-			log := service.Logger(p.Log, c.ErrOrStderr())
+			log, finish := logging.New(p.Log, c.ErrOrStderr())
+			defer finish()
 			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
 				return run(ctx, p, log, c.OutOrStdout())
 			})
@@ -61,8 +63,7 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 
 func choosePolicy(c *cobra.Command, file string, quick *quickFlags) (*policy.Policy, error) {
 	if file == "" {
-		quick.listenWritten = c.Flags().Changed("listen")
-		return quick.policy()
+		return quick.policy(c.Flags().Changed)
 	}
 	for _, name := range quickNames {
 		if c.Flags().Changed(name) {
@@ -84,7 +85,8 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 		return err
 	}
 	defer relay.close()
-	edge, err := openEdge(p, store, relay.addr(), log)
+	d := descriptors(p)
+	edge, err := openEdge(p, store, relay.addr(), d.Room(), log)
 	if err != nil {
 		return err
 	}
@@ -101,7 +103,7 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if challenges != nil {
 		tasks.Go(func() {
 			if err := store.ServeHTTP01(background, challenges); err != nil {
-				log.Error("certificates.acme.http_bind: http-01 is not answered any longer", "err", err)
+				log.Error("certificates.acme.http_bind: http-01 is not answered any longer", "error", err)
 			}
 		})
 	}
@@ -117,6 +119,7 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if err != nil {
 		return err
 	}
+	report(log, p, edge, d)
 	announce(out, p, edge, relay, metrics)
 	if challenges != nil {
 		fmt.Fprintf(out, "http-01 and redirects to https: http://%s\n", challenges.Addr())
@@ -142,7 +145,7 @@ func openChallenges(acme certs.ACME, store *certs.Store, log *slog.Logger) net.L
 	ln, err := service.Listen(acme.HTTPBind)
 	if err != nil {
 		store.WithoutHTTP01()
-		log.Error("certificates.acme.http_bind: http-01 cannot be answered, the other challenge is used alone", "err", err)
+		log.Error("certificates.acme.http_bind: http-01 cannot be answered, the other challenge is used alone", "error", err)
 		return nil
 	}
 	return ln
@@ -155,7 +158,7 @@ type openSockets struct {
 	upstreams map[string]*upstream.Upstream
 }
 
-func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.Logger) (*openSockets, error) {
+func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, room int, log *slog.Logger) (*openSockets, error) {
 	e := new(openSockets)
 	for _, l := range p.Listeners {
 		socket, err := service.Listen(l.Bind)
@@ -177,6 +180,7 @@ func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.
 	e.server, err = proxy.New(proxy.Config{
 		Listeners:   e.sockets,
 		Limits:      p.Limits,
+		Room:        room,
 		Certificate: store.Certificate,
 		Upstreams:   e.upstreams,
 		Engine:      p.Engine,

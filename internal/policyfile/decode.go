@@ -350,6 +350,15 @@ func (d *decoder) unwritten(v reflect.Value, f *field, key string, at position, 
 			d.fault(at, key, "no value is left for it; allowed: %s", rangeText(f, ints))
 			return
 		}
+		if def.ref != "" {
+			d.doc.held[key] = def.ref
+		}
+		if value < lo && f.min.ref != "" {
+			d.doc.held[key] = f.min.ref
+		}
+		if value > hi && f.max.ref != "" {
+			d.doc.held[key] = f.max.ref
+		}
 		value = min(max(value, lo), hi)
 		v.SetInt(value)
 		ints[f.key] = value
