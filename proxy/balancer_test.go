@@ -77,7 +77,7 @@ func TestBalancerIsNoticed(t *testing.T) {
 		{"public", func(c *crowd, l *listener) { c.come(l, 500, "192.0.2.1") }, nil, ""},
 		{"without address", func(c *crowd, l *listener) { c.come(l, 500, "") }, nil, ""},
 		{"with trust_proxy_from", func(c *crowd, l *listener) { c.come(l, 500, "10.1.2.3") }, []netip.Prefix{trusted}, ""},
-		{"half", func(c *crowd, l *listener) { c.come(l, 40, "10.1.2.3"); c.come(l, 40, "192.0.2.1") }, nil, ""},
+		{"half", func(c *crowd, l *listener) { c.come(l, 40, "10.1.2.3"); c.come(l, 40, "10.1.2.4") }, nil, ""},
 		{"more than half", func(c *crowd, l *listener) {
 			c.come(l, 41, "10.1.2.3")
 			c.come(l, 20, "192.0.2.1")
