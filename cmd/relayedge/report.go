@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -88,7 +89,18 @@ func lookAtMachine(m *service.Machine) {
 			m.Fault("certificates", "%s", strings.TrimSpace(line))
 		}
 	}
-	m.Files("listeners", "limits", "upstreams", "redis", "request_limits")
+	if acme := p.Certificates.ACME; acme.Enabled() {
+		if err := acme.ProbeStorage(); err != nil {
+			m.Fault("certificates.acme.storage", "%v", err)
+		}
+		if acme.UsesHTTP() {
+			m.Bind("certificates.acme.http_bind", acme.HTTPBind)
+		}
+	}
+	m.Files("listeners", "upstreams")
+	if _, err := p.Limits.GateLimits(); err != nil {
+		m.Fault("limits.deny_file", "%v", errors.Unwrap(err))
+	}
 	for i, l := range p.Listeners {
 		m.Bind(fmt.Sprintf("listeners[%d].bind", i), l.Bind)
 	}

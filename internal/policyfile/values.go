@@ -30,10 +30,10 @@ func Values(v any) (values []Value) {
 }
 
 // Files returns the keys of v that name a file, wherever in lists and maps they
-// are, each with the file.
+// are, each with the file. Sockets are none.
 func Files(v any) (files []Value) {
 	walk(reflect.Indirect(reflect.ValueOf(v)), &field{shape: shapeOf(v)}, "", true, func(v reflect.Value, f *field, key string) {
-		if f.path && f.shape.kind == kindString && v.String() != "" {
+		if f.path && f.pathBehind == "" && f.shape.kind == kindString && v.String() != "" {
 			files = append(files, Value{key, v.String()})
 		}
 	})

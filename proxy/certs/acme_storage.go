@@ -46,15 +46,12 @@ func newFolder(path string) *folder {
 	return &folder{path: path, locks: make(map[string]*os.File)}
 }
 
-// root opens the folder, which it makes where it is missing.
+// root opens the folder. A folder that is missing is not there to be read.
 func (f *folder) root() (*os.Root, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open != nil {
 		return f.open, nil
-	}
-	if err := os.MkdirAll(f.path, 0o700); err != nil {
-		return nil, err
 	}
 	root, err := os.OpenRoot(f.path)
 	if err != nil {
@@ -62,6 +59,14 @@ func (f *folder) root() (*os.Root, error) {
 	}
 	f.open = root
 	return root, nil
+}
+
+// writable is root for those who write: it makes the folder where it is missing.
+func (f *folder) writable() (*os.Root, error) {
+	if err := os.MkdirAll(f.path, 0o700); err != nil {
+		return nil, err
+	}
+	return f.root()
 }
 
 // forget has the folder opened anew at its next use: another one may stand
@@ -93,6 +98,26 @@ func (f *folder) probe(ctx context.Context) error {
 	return storageFault(f.path, err)
 }
 
+// ProbeStorage tells whether what a CA issues could be kept: in the storage, or
+// where that would be made. It leaves nothing behind.
+func (a ACME) ProbeStorage() error {
+	at := a.Storage
+	for {
+		if _, err := os.Stat(at); !errors.Is(err, fs.ErrNotExist) || at == filepath.Dir(at) {
+			break
+		}
+		at = filepath.Dir(at)
+	}
+	if at == a.Storage {
+		return newFolder(at).probe(context.Background())
+	}
+	dir, err := os.MkdirTemp(at, ".probe-")
+	if err != nil {
+		return storageFault(a.Storage, err)
+	}
+	return os.Remove(dir)
+}
+
 // storageFault says what is wrong with the folder and what to do.
 func storageFault(folder string, err error) error {
 	cause, hint := err, "nothing is ordered until it can be written"
@@ -113,7 +138,7 @@ func storageFault(folder string, err error) error {
 // Store keeps value at key. Its folder is synced too, so that the name outlasts
 // a crash.
 func (f *folder) Store(_ context.Context, key string, value []byte) error {
-	root, err := f.root()
+	root, err := f.writable()
 	if err != nil {
 		return err
 	}
@@ -177,6 +202,9 @@ func (f *folder) Load(_ context.Context, key string) ([]byte, error) {
 // Delete removes what is at key and below; that nothing is there is no error.
 func (f *folder) Delete(_ context.Context, key string) error {
 	root, err := f.root()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -248,7 +276,7 @@ func (f *folder) Lock(ctx context.Context, name string) error {
 
 // TryLock takes the lock of a name, unless this process or another holds it.
 func (f *folder) TryLock(_ context.Context, name string) (bool, error) {
-	root, err := f.root()
+	root, err := f.writable()
 	if err != nil {
 		return false, err
 	}
