@@ -96,6 +96,8 @@ func TestSectionsTogether(t *testing.T) {
 			[]string{"p.yaml:3:43: relay.proxy_protocol: the upstream relay sends a PROXY v2 header that this relay does not expect"}},
 		{"in process, header missing", edge + "relay: {in_process: true, proxy_protocol: true}\nupstreams: {relay: {client_address: none}}",
 			[]string{"p.yaml:4:37: upstreams.relay.client_address: the upstream relay sends no PROXY v2 header, which this relay requires"}},
+		{"in process, header of version 1", edge + "relay: {in_process: true}\nupstreams: {relay: {client_address: proxy-v1}}",
+			[]string{"p.yaml:4:37: upstreams.relay.client_address: this relay reads PROXY v2 headers alone"}},
 		{"in process, nobody leads there", edge + "relay: {in_process: true}\nupstreams: {relay: {addresses: [\"127.0.0.1:1\"]}}",
 			[]string{"p.yaml:3:21: relay.in_process: no listener leads to this relay"}},
 		{"in process, the edge is not believed", edge + "relay: {in_process: true, trust_proxy_from: [192.0.2.0/24]}",
@@ -109,7 +111,7 @@ func TestSectionsTogether(t *testing.T) {
 		{"an upstream that no listener uses", edge + "relay: {}\nupstreams: {relay: {addresses: [\"127.0.0.1:1\"]}, spare: {}}", nil},
 		{"faults within one listener and between all", "listeners: [{name: a, bind: \":1\", tls: non}, {name: a, bind: \":1\", tls: none, upstream: realy}]\nupstreams: {relay: {client_address: x, addresses: [a, b]}}",
 			[]string{"p.yaml:1:40: listeners[0].tls: ", "p.yaml:1:53: listeners[1].name: ", "p.yaml:1:62: listeners[1].bind: ", "p.yaml:1:89: listeners[1].upstream: ",
-				"p.yaml:2:37: upstreams.relay.client_address: ", "p.yaml:2:40: upstreams.relay.addresses: "}},
+				"p.yaml:2:37: upstreams.relay.client_address: ", "p.yaml:2:52: upstreams.relay.addresses[0]: ", "p.yaml:2:55: upstreams.relay.addresses[1]: "}},
 		{"faults of sections and between them together", "engine: fast\nlisteners: [{name: a, bind: \":1\", tls: none}, {name: a, bind: \":1\", tls: none}]",
 			[]string{"p.yaml:1:9: engine: ", "p.yaml:2:54: listeners[1].name: ", "p.yaml:2:63: listeners[1].bind: "}},
 	} {
