@@ -25,12 +25,14 @@
 //     places for as long, and may lose it to a lighter source. Nothing but the
 //     socket is held until the client's first byte. The server name chooses the route
 //     (routes.find), and the route what ALPN offers.
-//  5. session.dial reaches the relay in its connect_timeout_secs.
-//  6. session.introduce writes the PROXY v2 header at once, so that a relay
-//     that speaks first can.
+//  5. session.dial reaches one of the relay's addresses in connect_timeout_secs,
+//     and learns from then on if that address is lost.
+//  6. session.introduce writes the PROXY header at once, so that a relay that
+//     speaks first can.
 //  7. forwarding.forward copies both ways: the client's bytes through a byte
 //     bucket, ends of streams passed on, silence and stalls timed.
-//  8. session.finish counts the one outcome and gives the lease back.
+//  8. session.finish counts the one outcome and gives the lease and the
+//     upstream's count back.
 //
 // # Engines
 //

@@ -20,6 +20,7 @@ func command() *cobra.Command {
 	root.AddCommand(
 		runCommand(),
 		service.CheckCommand((*policy.Policy).NeedEdge, lookAtMachine),
+		probeCommand(),
 		schemaCommand(),
 		service.VersionCommand("relayedge"),
 	)

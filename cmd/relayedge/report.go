@@ -84,7 +84,9 @@ var carrier = netip.MustParsePrefix("100.64.0.0/10")
 // lookAtMachine is what check --machine looks at for the edge.
 func lookAtMachine(m *service.Machine) {
 	p := m.Policy
-	if _, err := certs.Open(p.Certificates, m.Log()); err != nil {
+	files := p.Certificates
+	files.ACME = certs.ACME{} // opening it would make its folder
+	if _, err := certs.Open(files, m.Log()); err != nil {
 		for line := range strings.Lines(err.Error()) {
 			m.Fault("certificates", "%s", strings.TrimSpace(line))
 		}
@@ -97,7 +99,7 @@ func lookAtMachine(m *service.Machine) {
 			m.Bind("certificates.acme.http_bind", acme.HTTPBind)
 		}
 	}
-	m.Files("listeners", "upstreams")
+	m.Files("listeners", "upstreams", "certificates.acme.ca_root_file", "certificates.acme.eab_key_file")
 	if _, err := p.Limits.GateLimits(); err != nil {
 		m.Fault("limits.deny_file", "%v", errors.Unwrap(err))
 	}

@@ -89,6 +89,17 @@ func (u *Upstream) noteLocked(a *address, err error) {
 	}
 }
 
+// noteLocal has the log say, at most every ten seconds, that it is our own want
+// that turns clients away.
+func (u *Upstream) noteLocal(a *address, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if now := time.Now(); u.localToldAt.IsZero() || now.Sub(u.localToldAt) >= tellEvery {
+		u.localToldAt = now
+		u.log.Warn("this machine has no port or descriptor left to connect from; the relay is not to blame: docs/tuning.md says what to do", "upstream", u.Name, "address", a.text, "error", err)
+	}
+}
+
 // noteCheck is note for a check, whose failures are counted: connections are
 // lost by them, and not by the dials that clients cause.
 func (u *Upstream) noteCheck(a *address, err error) {

@@ -84,7 +84,9 @@ func (u *Upstream) Dial(caller context.Context) (*Link, error) {
 		if caller.Err() != nil { // the session is going away, which is not the relay's fault
 			break
 		}
-		if !local(kind) {
+		if local(kind) {
+			u.noteLocal(a, err)
+		} else {
 			u.note(a, err)
 		}
 		if kind == ErrDescriptors || ctx.Err() != nil {

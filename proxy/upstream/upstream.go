@@ -61,10 +61,11 @@ type Upstream struct {
 	standIn  DialFunc // nil: the network
 	settings atomic.Pointer[settings]
 
-	mu        sync.Mutex
-	addresses []*address // in the order of the config
-	turn      int        // where the search for the least connections begins
-	endRound  func()     // has Run begin again with the settings in force; nil: it does not run
+	mu          sync.Mutex
+	addresses   []*address // in the order of the config
+	turn        int        // where the search for the least connections begins
+	localToldAt time.Time  // when the log last told of exhausted ports or descriptors
+	endRound    func()     // has Run begin again with the settings in force; nil: it does not run
 }
 
 // settings are what a config makes; they do not change.

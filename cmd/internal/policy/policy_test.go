@@ -96,6 +96,8 @@ func TestSectionsTogether(t *testing.T) {
 			[]string{"p.yaml:3:43: relay.proxy_protocol: the upstream relay sends a PROXY v2 header that this relay does not expect"}},
 		{"in process, header missing", edge + "relay: {in_process: true, proxy_protocol: true}\nupstreams: {relay: {client_address: none}}",
 			[]string{"p.yaml:4:37: upstreams.relay.client_address: the upstream relay sends no PROXY v2 header, which this relay requires"}},
+		{"in process, header of version 1", edge + "relay: {in_process: true}\nupstreams: {relay: {client_address: proxy-v1}}",
+			[]string{"p.yaml:4:37: upstreams.relay.client_address: this relay reads PROXY v2 headers alone"}},
 		{"in process, nobody leads there", edge + "relay: {in_process: true}\nupstreams: {relay: {addresses: [\"127.0.0.1:1\"]}}",
 			[]string{"p.yaml:3:21: relay.in_process: no listener leads to this relay"}},
 		{"in process, the edge is not believed", edge + "relay: {in_process: true, trust_proxy_from: [192.0.2.0/24]}",

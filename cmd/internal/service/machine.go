@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"relayedge/cmd/internal/policy"
@@ -44,16 +45,14 @@ func (m *Machine) Log() *slog.Logger {
 	return log
 }
 
-// Files opens every file that the policy names under one of the sections, or
-// outside all but them if none is given.
-func (m *Machine) Files(sections ...string) {
+// Files opens every file that the policy names at or below one of the keys.
+func (m *Machine) Files(keys ...string) {
 	for _, f := range policyfile.Files(m.Policy) {
-		section, _, _ := strings.Cut(f.Key, ".")
-		section, _, _ = strings.Cut(section, "[")
-		for _, s := range sections {
-			if s == section {
-				m.open(f.Key, f.Text)
-			}
+		if slices.ContainsFunc(keys, func(key string) bool {
+			below, ok := strings.CutPrefix(f.Key, key)
+			return ok && (below == "" || below[0] == '.' || below[0] == '[')
+		}) {
+			m.open(f.Key, f.Text)
 		}
 	}
 }
