@@ -18,6 +18,15 @@ const leastAttempt = time.Second
 // the kernel says at once where TCP would wait.
 const busyPause = 10 * time.Millisecond
 
+// downDials is how many dials at once try an address that is down. An address
+// that does not answer holds its clients for connect_timeout_secs: without a
+// bound those would come to fill the edge, and shut out the clients of upstreams
+// that are well.
+const downDials = 16
+
+// errTried: the addresses that are left are down, and being tried enough already.
+var errTried = errors.New("every address is down, and as many clients as may are finding out whether it still is")
+
 // Link is a connection to a relay. Its address counts it until Release.
 type Link struct {
 	Conn    net.Conn // the caller's to close
@@ -72,6 +81,9 @@ func (u *Upstream) Dial(caller context.Context) (*Link, error) {
 	for {
 		a, left := u.choose(tried)
 		if a == nil {
+			if len(tried) == 0 {
+				causes = append(causes, errTried)
+			}
 			break
 		}
 		tried = append(tried, a)
@@ -112,7 +124,7 @@ func (u *Upstream) choose(tried []*address) (chosen *address, left int) {
 	n := len(u.addresses)
 	for i := range n {
 		a := u.addresses[(u.turn+i)%n]
-		if slices.Contains(tried, a) {
+		if slices.Contains(tried, a) || a.dialling >= downDials && !u.up(a) {
 			continue
 		}
 		left++

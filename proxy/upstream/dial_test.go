@@ -363,3 +363,46 @@ func TestCountsUnderConcurrency(t *testing.T) {
 	u.SetConfig(cfg)
 	wantHeld(t, u, 0, 0, 0)
 }
+
+// An address that is down and does not answer holds no more than sixteen dials;
+// the others fail at once, and all get through as soon as it answers.
+func TestSilentAddressHoldsFewDials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRelays()
+		r.silent["192.0.2.1:1"] = true
+		u := New("relay", withAddresses("192.0.2.1:1"), slog.New(slog.DiscardHandler), r.dial)
+		dials := func(n int) (waited []time.Duration, wrong int) {
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			began := time.Now()
+			for range n {
+				all.Go(func() {
+					_, err := u.Dial(t.Context())
+					mu.Lock()
+					defer mu.Unlock()
+					waited = append(waited, time.Since(began))
+					if time.Since(began) == 0 && !errors.Is(err, ErrUnavailable) || time.Since(began) > 0 && !errors.Is(err, ErrTimeout) {
+						wrong++
+					}
+				})
+			}
+			all.Wait()
+			return waited, wrong
+		}
+		// Until the first has failed, nobody knows.
+		if waited, wrong := dials(100); slices.Min(waited) != 5*time.Second || wrong != 0 {
+			t.Errorf("before it is known: %v, %d wrong errors", slices.Min(waited), wrong)
+		}
+		waited, wrong := dials(100)
+		slices.Sort(waited)
+		if wrong != 0 || waited[83] != 0 || waited[84] != 5*time.Second {
+			t.Errorf("while it is down: %v, %d wrong errors", waited, wrong)
+		}
+		wantHeld(t, u, 0)
+		r.silent["192.0.2.1:1"] = false
+		for range 100 {
+			mustDial(t, u)
+		}
+		wantHeld(t, u, 100)
+	})
+}
