@@ -18,7 +18,7 @@ const leastAttempt = time.Second
 // the kernel says at once where TCP would wait.
 const busyPause = 10 * time.Millisecond
 
-// downDials is how many dials at once try an address that is down. An address
+// downDials is how many dials at once try an address that failed when it was last tried. One
 // that does not answer holds its clients for connect_timeout_secs: without a
 // bound those would come to fill the edge, and shut out the clients of upstreams
 // that are well.
@@ -124,7 +124,7 @@ func (u *Upstream) choose(tried []*address) (chosen *address, left int) {
 	n := len(u.addresses)
 	for i := range n {
 		a := u.addresses[(u.turn+i)%n]
-		if slices.Contains(tried, a) || a.dialling >= downDials && !u.up(a) {
+		if slices.Contains(tried, a) || a.dialling >= downDials && a.failure != nil {
 			continue
 		}
 		left++
@@ -164,10 +164,12 @@ func (u *Upstream) try(ctx context.Context, a *address, left int) (*Link, error)
 
 func (u *Upstream) attempt(ctx context.Context, a *address, left int) (net.Conn, error) {
 	if end, ok := ctx.Deadline(); ok && left > 1 {
-		part := max(time.Until(end)/time.Duration(left), leastAttempt)
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, part)
-		defer cancel()
+		rest := time.Until(end)
+		if part := max(rest/time.Duration(left), leastAttempt); part < rest {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, part)
+			defer cancel()
+		}
 	}
 	return u.connect(ctx, a)
 }
