@@ -132,3 +132,11 @@ func TestSourceTriesAreBounded(t *testing.T) {
 	}
 	conn.Close()
 }
+
+// wantError checks the kind of a dial's error.
+func wantError(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
