@@ -136,7 +136,7 @@ func (m *manager) begin(ctx context.Context, now time.Time) {
 			delay = firstOrderDelayVolatile
 		}
 		m.firstAt = now.Add(delay)
-		m.log.Info("the storage is new: the first order waits", "storage", m.storage.path, "for", delay.String())
+		m.log.Info("the storage is new: the first order waits", "storage", m.storage.path, "for", delay)
 	}
 	m.hold = loadRecord(ctx, m.storage, m.recordKey("ca"), now)
 	if err == nil {
