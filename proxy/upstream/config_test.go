@@ -106,12 +106,12 @@ func all(err error) []error {
 func TestCustomTLVsInOrder(t *testing.T) {
 	c := validConfig()
 	c.CustomTLVs = map[string]string{"239": "c", "224": "a", "230": "b"}
-	var got string
+	var got strings.Builder
 	for _, tlv := range c.customTLVs() {
-		got += fmt.Sprintf("%d%s ", tlv.Type, tlv.Value)
+		got.WriteString(fmt.Sprintf("%d%s ", tlv.Type, tlv.Value))
 	}
-	if got != "224a 230b 239c " {
-		t.Error(got)
+	if got.String() != "224a 230b 239c " {
+		t.Error(got.String())
 	}
 }
 
