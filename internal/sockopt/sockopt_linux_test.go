@@ -158,9 +158,3 @@ func TestBindSource(t *testing.T) {
 		t.Errorf("IP_BIND_ADDRESS_NO_PORT is %d", got)
 	}
 }
-
-func TestBacklog(t *testing.T) {
-	if n := Backlog(); n < 1 {
-		t.Errorf("net.core.somaxconn is %d", n)
-	}
-}

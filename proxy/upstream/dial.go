@@ -72,7 +72,8 @@ func (l *Link) lose() {
 }
 
 // Dial connects to one of the addresses. Its error is one of the package's, with
-// the causes: ErrLocalPorts if it was that anywhere, else ErrTimeout.
+// the causes: what it was at any of the addresses, and of several ErrDescriptors
+// before ErrLocalPorts before ErrTimeout.
 func (u *Upstream) Dial(caller context.Context) (*Link, error) {
 	ctx, cancel := context.WithTimeout(caller, time.Duration(u.Config().ConnectTimeoutSecs)*time.Second)
 	defer cancel()

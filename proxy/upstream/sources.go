@@ -109,7 +109,7 @@ func offset(a netip.Addr, i int) netip.Addr {
 }
 
 // errNoSource: the target is of a family of which no source address is written.
-var errNoSource = errors.New("no source address of the family is written")
+var errNoSource = errors.New("source_addresses has none of the family of this target; add one")
 
 // dial connects from the next source that has a port left. It tries
 // sourceTries of them, and of each family each once.
