@@ -58,6 +58,9 @@ func newSources(networks []netip.Prefix) (*sources, error) {
 		if host >= bits.Len(maxSources) {
 			return nil, tooManySources(i)
 		}
+		if what := noSource(p); what != "" {
+			return nil, keyfault.New(fmt.Sprintf("source_addresses[%d]", i), "%s is %s, and nothing to connect from; write addresses of this machine, or leave the key out: the system chooses then", p, what)
+		}
 		r := addressRange{p.Addr(), 1 << host}
 		if p.Addr().Is4() && host >= 2 {
 			r = addressRange{p.Addr().Next(), 1<<host - 2}
@@ -69,6 +72,21 @@ func newSources(networks []netip.Prefix) (*sources, error) {
 		s.ranges[f] = append(s.ranges[f], r)
 	}
 	return s, nil
+}
+
+// noSource says what a network is whose addresses no connection can come from.
+// The kernel binds to them and then chooses by itself, as if nothing was written.
+func noSource(p netip.Prefix) string {
+	a := p.Addr()
+	switch {
+	case a.IsUnspecified():
+		return "no address at all"
+	case a.IsMulticast():
+		return "multicast"
+	case a.BitLen()-p.Bits() < 2 && p.Contains(netip.AddrFrom4([4]byte{255, 255, 255, 255})):
+		return "broadcast"
+	}
+	return ""
 }
 
 func tooManySources(i int) error {
