@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
 )
 
@@ -15,9 +16,6 @@ const (
 	balancerQuiet  = time.Hour   // between two lines about one listener
 	balancerFewest = 32          // open connections of one address that are worth a line
 )
-
-// carrierNetwork is what carriers number their own networks with (RFC 6598).
-var carrierNetwork = netip.MustParsePrefix("100.64.0.0/10")
 
 // watchBalancers tells, until ctx ends, of private addresses that hold most of
 // a listener's connections.
@@ -37,7 +35,7 @@ func (s *Server) watchBalancers(ctx context.Context) {
 				continue
 			}
 			addr, holds, open := s.heaviest(l)
-			if holds < balancerFewest || 2*holds <= open || !private(addr) {
+			if holds < balancerFewest || 2*holds <= open || !hostport.Private(addr) {
 				continue
 			}
 			told[l] = now
@@ -77,10 +75,4 @@ func (s *Server) heaviest(l *listener) (addr netip.Addr, holds, open int) {
 		}
 	}
 	return addr, holds, open
-}
-
-// private reports whether an address is none of the internet's, as those of
-// load balancers on the same network are.
-func private(addr netip.Addr) bool {
-	return addr.IsPrivate() || addr.IsLoopback() || carrierNetwork.Contains(addr)
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -75,11 +74,8 @@ func warnings(p *policy.Policy, binds []net.Addr, d service.Descriptors) []servi
 // listener there. All addresses may be public ones.
 func public(bind net.Addr) bool {
 	addr := admission.AddrOf(bind).Unmap()
-	return addr.IsValid() && !addr.IsLoopback() && !addr.IsPrivate() && !addr.IsLinkLocalUnicast() && !carrier.Contains(addr)
+	return addr.IsValid() && !hostport.Private(addr)
 }
-
-// carrier is what carriers number their own networks with (RFC 6598).
-var carrier = netip.MustParsePrefix("100.64.0.0/10")
 
 // lookAtMachine is what check --machine looks at for the edge.
 func lookAtMachine(m *service.Machine) {

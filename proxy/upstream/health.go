@@ -14,8 +14,8 @@ import (
 const (
 	// firstCheckWithin spreads the first checks after a start.
 	firstCheckWithin = time.Second
-	// goodbyeTime and goodbyeBytes bound what a check waits for and takes from a
-	// relay that is to close its side too.
+	// goodbyeTime and goodbyeBytes bound what a check waits for and takes once it is
+	// connected: while it says what it is, and while the relay closes its side too.
 	goodbyeTime  = time.Second
 	goodbyeBytes = 64 << 10
 )

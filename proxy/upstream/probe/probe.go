@@ -6,7 +6,7 @@
 // or answers to it, took it. Greetings and error texts need not be understood
 // for that.
 //
-// It does no more than six connections a round, at most two rounds, each
+// It does no more than seven connections a round, at most two rounds, each
 // connection in a time limit of its own and 16 KiB of answer.
 package probe
 
