@@ -24,11 +24,9 @@ func (c *session) finish() {
 	if why.reason != "" {
 		s.count.reject(why.reason)
 	}
-	widows := s.dir.leave(c)
+	told := s.dir.leave(c)
 	c.lease.Release()
-	for _, w := range widows {
-		w.tell()
-	}
+	told.send()
 	if why.code == 0 {
 		return
 	}

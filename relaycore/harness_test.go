@@ -71,12 +71,10 @@ func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) 
 			if st := s.gate.Stats(time.Now()); st.Connections != 0 || st.Hosts != 0 || st.Sites != 0 {
 				t.Errorf("the gate still holds %+v", st)
 			}
-			if st := s.dir.stats(); st != (directoryStats{}) || len(s.dir.pairs) != 0 || s.dir.oldest.Len() != 0 {
-				t.Errorf("the directory still holds %+v", st)
-			}
-			for _, b := range []*budget{&s.outboundBudget, &s.bufferBudget} {
-				if held, lost := b.held.Load(), b.lost.Load(); held != 0 || lost != 0 {
-					t.Errorf("%s: %d bytes are still held, %d written off", b.why.reason, held, lost)
+			w.empty()
+			for _, b := range []*budget{s.outboundBudget, s.bufferBudget} {
+				if held, counts := b.sums(); held != 0 || counts != 0 {
+					t.Errorf("%s: %d bytes are still held, %d count", b.why.reason, held, counts)
 				}
 			}
 			if n := s.count.open.Load(); n != 0 || len(s.conns) != 0 || s.lingers.taken.Load() != 0 {
@@ -91,6 +89,66 @@ func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) 
 		}()
 		f(t, w)
 	})
+}
+
+// empty checks that the directory has nothing of those who have left but what it
+// is to keep, and that what it keeps agrees with itself.
+func (w *world) empty() {
+	w.t.Helper()
+	d := w.s.dir
+	if st := d.stats(); st.connected != 0 || st.pending != 0 || st.circuits != 0 {
+		w.t.Errorf("the directory still holds %+v", st)
+	}
+	if n := d.pending.lines[0].n + d.pending.lines[1].n + int(d.pending.shares.Held()+d.pending.modeShares[0].Held()+d.pending.modeShares[1].Held()); n != 0 {
+		w.t.Errorf("the lines and shares of requests still hold %d", n)
+	}
+	c := &d.circuits
+	if n := len(c.byPair) + len(c.byToken) + len(c.byIdentity) + int(c.shares.Held()) + c.fading.n; n != 0 {
+		w.t.Errorf("the tables and shares of circuits still hold %d", n)
+	}
+	w.kept()
+}
+
+// kept checks that the stores of knocks, askers and identities agree with themselves.
+func (w *world) kept() {
+	w.t.Helper()
+	d := w.s.dir
+	atDoors := 0
+	for _, of := range d.knocks.targets {
+		if atDoors += of.line.n; of.line.n != int(of.shares.Held()) || of.line.n == 0 {
+			w.t.Errorf("%d knocks wait at a door, whose shares are %d", of.line.n, of.shares.Held())
+		}
+	}
+	if k := &d.knocks; atDoors != len(k.byPair) || k.line.n != len(k.byPair) || k.shares.Held() != int64(wire.AskSize*len(k.byPair)) {
+		w.t.Errorf("%d knocks: %d at doors, %d in line, shares of %d bytes", len(k.byPair), atDoors, k.line.n, k.shares.Held())
+	}
+	if a := &d.askers; a.line.n != len(a.byIdentity) || int(a.shares.Held()) != len(a.byIdentity) {
+		w.t.Errorf("%d askers: %d in line, shares of %d", len(a.byIdentity), a.line.n, a.shares.Held())
+	}
+	i := &d.identities
+	size, connected := 0, 0
+	for _, r := range i.byIdentity {
+		size += cap(r.bundle) + recordOverhead
+		if r.connected {
+			connected++
+		}
+	}
+	if away := len(i.byIdentity) - connected; i.line.n != away || int(i.away.Held()) != away || int(i.places.Held()) != len(i.byIdentity) || int(i.bytes.Held()) != size {
+		w.t.Errorf("%d identities, %d away: %d in line, shares of %d, %d and %d", len(i.byIdentity), away, i.line.n, i.away.Held(), i.places.Held(), i.bytes.Held())
+	}
+}
+
+// pendingAtMost sets how many requests are pending at most, and what that bounds.
+func pendingAtMost(l *Limits, n int) {
+	l.MaxPendingCircuitTargets = n
+	for _, each := range []*int{&l.MaxPendingPerConnection, &l.MaxPendingBlindPerConnection, &l.MaxPendingPerSource, &l.MaxPendingBlindPerSource} {
+		*each = min(*each, n)
+	}
+}
+
+// circuitsAtMost sets how many circuit entries there are at most, and what that bounds.
+func circuitsAtMost(l *Limits, n int) {
+	l.MaxCircuits, l.MaxCircuitsPerSource = n, min(l.MaxCircuitsPerSource, n)
 }
 
 func proxied(cfg *Config) { cfg.ProxyProtocol = true }
