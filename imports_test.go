@@ -83,15 +83,22 @@ var rules = []struct {
 	{"coder/websocket in the client; relaycore's tests may use it", onlyIn("github.com/coder/websocket", []string{"relaycore/client"}, "relaycore"), edge{from: "relaycore", to: "github.com/coder/websocket"}, "github.com/coder/websocket"},
 	{"gobwas/ws in the frame parser; relaycore's tests may use it", onlyIn("github.com/gobwas", []string{"relaycore/websocket"}, "relaycore"), edge{from: "relaycore", to: "github.com/gobwas/ws"}, ""},
 	{"cobra in cmd", onlyIn("github.com/spf13", []string{"cmd"}), edge{from: "internal/policyfile", to: "github.com/spf13/pflag"}, "github.com/spf13/cobra"},
+	{"certmagic in certs", onlyIn("github.com/caddyserver", []string{"proxy/certs"}), edge{from: "proxy", to: "github.com/caddyserver/certmagic"}, "github.com/caddyserver/certmagic"},
+	{"acmez in certs", onlyIn("github.com/mholt", []string{"proxy/certs"}), edge{from: "cmd/relayedge", to: "github.com/mholt/acmez/v3"}, "github.com/mholt/acmez/v3"},
+	{"zap in certs", onlyIn("go.uber.org/zap", []string{"proxy/certs"}), edge{from: "proxy", to: "go.uber.org/zap"}, "go.uber.org/zap"},
 	{"siphash in admission", onlyIn("github.com/dchest/siphash", []string{"admission"}), edge{from: "relaycore", to: "github.com/dchest/siphash"}, "github.com/dchest/siphash"},
 	{"bart in admission", onlyIn("github.com/gaissmai/bart", []string{"admission"}), edge{from: "proxy", to: "github.com/gaissmai/bart"}, "github.com/gaissmai/bart"},
+
+	{"go-systemd in hostport", onlyIn("github.com/coreos/go-systemd", []string{"internal/hostport"}), edge{from: "proxy", to: "github.com/coreos/go-systemd/v22/activation"}, "github.com/coreos/go-systemd"},
 
 	{"rapid in tests", onlyTests("pgregory.net/rapid"), edge{from: "admission", to: "pgregory.net/rapid"}, "pgregory.net/rapid"},
 	{"goleak in tests", onlyTests("go.uber.org/goleak"), edge{from: "proxy", to: "go.uber.org/goleak"}, "go.uber.org/goleak"},
 	{"testscript in tests", onlyTests("github.com/rogpeppe/go-internal"), edge{from: "cmd/relayedge", to: "github.com/rogpeppe/go-internal/testscript"}, "github.com/rogpeppe/go-internal"},
 	{"memconn in tests", onlyTests("internal/memconn"), edge{from: "proxy", to: "internal/memconn"}, "internal/memconn"},
+	{"the test CA in tests", onlyTests("internal/testca"), edge{from: "proxy/certs", to: "internal/testca"}, "internal/testca"},
+	{"miekg/dns in the test CA", onlyIn("github.com/miekg", []string{"internal/testca"}), edge{from: "proxy/certs", to: "github.com/miekg/dns"}, "github.com/miekg/dns"},
 	{"testing in tests", func(e edge) bool {
-		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn")
+		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testca")
 	}, edge{from: "proxy", to: "testing/synctest"}, "testing"},
 }
 

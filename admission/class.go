@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"github.com/gaissmai/bart"
 )
@@ -35,7 +34,7 @@ func (l Limits) validateClasses() (faults []error) {
 	names, networks := make(map[string]int), make(map[netip.Prefix]string)
 	for i, c := range l.Classes {
 		fault := func(key, format string, args ...any) {
-			faults = append(faults, &limitError{fmt.Sprintf("classes[%d].%s", i, key), fmt.Sprintf(format, args...)})
+			faults = append(faults, &limitError{key: fmt.Sprintf("classes[%d].%s", i, key), fault: fmt.Sprintf(format, args...)})
 		}
 		if first, twice := names[c.Name]; c.Name == "" {
 			fault("name", "is empty, every class has a name")
@@ -66,19 +65,36 @@ func (l Limits) validateClasses() (faults []error) {
 				}
 			}
 		}
-		within := func(key string, value *int, least, most int, name string) {
-			if value != nil && (*value < least || *value > most) {
-				fault(key, "%d is out of range, allowed is %d to %s", *value, least, name)
-			}
-		}
-		ofAll := fmt.Sprintf("max_connections (%d)", l.MaxConnections)
-		within(keyHostCap, c.MaxConnectionsPerIP, 0, l.MaxConnections, ofAll)
-		within(keyHostRate, c.ConnectionRatePerIP, 0, maxRate, strconv.Itoa(maxRate))
-		within(keyHostBurst, c.ConnectionBurstPerIP, 1, maxBurst, strconv.Itoa(maxBurst))
-		within(keySiteCap, c.MaxConnectionsPerIPv648, 0, l.MaxConnections, ofAll)
-		within(keySiteRate, c.ConnectionRatePerIPv648, 0, maxRate, strconv.Itoa(maxRate))
-		within(keySiteBurst, c.ConnectionBurstPerIPv648, 1, maxBurst, strconv.Itoa(maxBurst))
+		faults = append(faults, c.validateValues(l, fmt.Sprintf("classes[%d].", i))...)
 	}
+	return faults
+}
+
+// validateValues returns what is wrong with the values that c writes; at is the
+// path of their keys.
+func (c Class) validateValues(l Limits, at string) (faults []error) {
+	upToAll := func(key string, value *int) {
+		if value == nil {
+			return
+		}
+		if err := l.outOfAll(at+key, *value); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	within := func(key string, value *int, least, most int) {
+		if value == nil {
+			return
+		}
+		if err := outOfRange(at+key, *value, least, most); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	upToAll(keyHostCap, c.MaxConnectionsPerIP)
+	within(keyHostRate, c.ConnectionRatePerIP, 0, maxRate)
+	within(keyHostBurst, c.ConnectionBurstPerIP, 1, maxBurst)
+	upToAll(keySiteCap, c.MaxConnectionsPerIPv648)
+	within(keySiteRate, c.ConnectionRatePerIPv648, 0, maxRate)
+	within(keySiteBurst, c.ConnectionBurstPerIPv648, 1, maxBurst)
 	return faults
 }
 

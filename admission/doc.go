@@ -1,6 +1,6 @@
 // Package admission decides who may have how much: which connection may exist,
-// how fast one source may open more of them, and how fast one connection may
-// send. It owns the counts behind those decisions and nothing else: it starts no
+// how fast one source may open more of them, how fast one connection may send,
+// and who makes way when a bounded thing is full. It owns the counts behind those decisions and nothing else: it starts no
 // goroutine, writes no log and knows no metric, and the only socket it touches
 // is the listener it is given to guard.
 //
@@ -70,10 +70,24 @@
 // an address first, which takes a global slot, and charged to its host and site
 // by [Lease.Name] afterwards.
 //
+// A [Class] gives the addresses in its networks other values, higher or lower: of
+// all networks of all classes the most specific one that holds an address
+// decides. The counts and buckets stay the host's and the site's own, so a class
+// is no pool; where the hosts of one site are of different classes, the
+// newcomer's says how much the site may have. [ReadNetworks] reads a deny list
+// from a file; whoever has the file hands it to the gate in [Limits].
+//
 // An observed limit lets in what it would have refused, and counts it
 // ([Gate.Observed]), if nothing else refuses it. Its bucket then pays nothing, so
 // the count is what the limit would have refused in earnest. The deny list and
 // the global cap cannot be observed.
+//
+// # Shares
+//
+// [Shares] is the ledger of one bounded thing: it knows what each source holds
+// and names the heaviest, so that whoever holds most pays when the thing is full.
+// [Handshakes] are such a thing: places for TLS handshakes, which a newcomer may
+// take from a heavier source at once, and from an equal one after a second.
 //
 // # What the gate keeps
 //

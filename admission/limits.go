@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -66,33 +65,43 @@ func DefaultLimits() Limits {
 
 // limitError is a fault of one setting. Its text begins with the key, and
 // PolicyKey tells the policy file where the setting stands.
-type limitError struct{ key, fault string }
+type limitError struct {
+	key, fault string
+	bound      string // the key that the range hangs on; empty: none
+}
 
 func (e *limitError) Error() string     { return e.key + ": " + e.fault }
 func (e *limitError) PolicyKey() string { return e.key }
+
+// PolicyBound names the key without which there would be no fault.
+func (e *limitError) PolicyBound() string { return e.bound }
 
 // Validate returns an error that names every field out of its range by its
 // policy key. It joins one error for each fault.
 func (l Limits) Validate() error {
 	var faults []error
 	fault := func(key, format string, args ...any) {
-		faults = append(faults, &limitError{key, fmt.Sprintf(format, args...)})
+		faults = append(faults, &limitError{key: key, fault: fmt.Sprintf(format, args...)})
 	}
-	within := func(key string, value, least, most int, name string) {
-		if value < least || value > most {
-			fault(key, "%d is out of range, allowed is %d to %s", value, least, name)
+	within := func(key string, value, least, most int) {
+		if err := outOfRange(key, value, least, most); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	upToAll := func(key string, value int) {
+		if err := l.outOfAll(key, value); err != nil {
+			faults = append(faults, err)
 		}
 	}
 	if l.MaxConnections < 1 {
 		fault("max_connections", "%d is out of range, allowed is 1 or more", l.MaxConnections)
 	}
-	ofAll := fmt.Sprintf("max_connections (%d)", l.MaxConnections)
-	within(keyHostCap, l.MaxConnectionsPerIP, 0, l.MaxConnections, ofAll)
-	within(keySiteCap, l.MaxConnectionsPerIPv648, 0, l.MaxConnections, ofAll)
-	within(keyHostRate, l.ConnectionRatePerIP, 0, maxRate, strconv.Itoa(maxRate))
-	within(keyHostBurst, l.ConnectionBurstPerIP, 1, maxBurst, strconv.Itoa(maxBurst))
-	within(keySiteRate, l.ConnectionRatePerIPv648, 0, maxRate, strconv.Itoa(maxRate))
-	within(keySiteBurst, l.ConnectionBurstPerIPv648, 1, maxBurst, strconv.Itoa(maxBurst))
+	upToAll(keyHostCap, l.MaxConnectionsPerIP)
+	upToAll(keySiteCap, l.MaxConnectionsPerIPv648)
+	within(keyHostRate, l.ConnectionRatePerIP, 0, maxRate)
+	within(keyHostBurst, l.ConnectionBurstPerIP, 1, maxBurst)
+	within(keySiteRate, l.ConnectionRatePerIPv648, 0, maxRate)
+	within(keySiteBurst, l.ConnectionBurstPerIPv648, 1, maxBurst)
 
 	for i, name := range l.Observe {
 		if !slices.Contains(observable, name) {
@@ -114,6 +123,22 @@ func (l Limits) Validate() error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// outOfRange returns the fault of a value that is not within its range, or nil.
+func outOfRange(key string, value, least, most int) error {
+	if value >= least && value <= most {
+		return nil
+	}
+	return &limitError{key: key, fault: fmt.Sprintf("%d is out of range, allowed is %d to %d", value, least, most)}
+}
+
+// outOfAll is outOfRange for the caps that max_connections bounds.
+func (l Limits) outOfAll(key string, value int) error {
+	if value >= 0 && value <= l.MaxConnections {
+		return nil
+	}
+	return &limitError{key, fmt.Sprintf("%d is out of range, allowed is 0 to max_connections (%d)", value, l.MaxConnections), "max_connections"}
 }
 
 // clone returns a copy that shares no memory with l.

@@ -51,6 +51,7 @@ func (s *Shares[T]) check(t failer) {
 
 // The ledger names what a recount of all holdings names.
 func TestSharesAgainstModel(t *testing.T) {
+	const sources = 20 // so many that a row may come from another part of the heap
 	type item struct {
 		real   Holding[int]
 		source int
@@ -59,9 +60,9 @@ func TestSharesAgainstModel(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		s, began := NewShares[int](), 0
-		items := make([]*item, 12)
+		items := make([]*item, 32)
 		for i := range items {
-			source := i % 5
+			source := i % sources
 			items[i] = &item{source: source}
 			var prefix netip.Prefix // the source of all without an address
 			if source > 0 {
@@ -115,12 +116,12 @@ func TestSharesAgainstModel(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				s.check(t)
-				heaviest, most, oldest, held, sources := 0, int64(0), 0, int64(0), 0
-				for source := range 5 {
+				heaviest, most, oldest, held, holding := 0, int64(0), 0, int64(0), 0
+				for source := range sources {
 					all, amount := of(source)
 					held += amount
 					if amount > 0 {
-						sources++
+						holding++
 					}
 					if amount > most || amount > 0 && amount == most && all[0].began < oldest {
 						heaviest, most, oldest = source, amount, all[0].began
@@ -130,8 +131,8 @@ func TestSharesAgainstModel(t *testing.T) {
 				for _, it := range items {
 					compare("of", s.Of(&it.real), it.source)
 				}
-				if s.Held() != held || s.Sources() != sources {
-					t.Fatalf("%d held by %d sources, want %d by %d", s.Held(), s.Sources(), held, sources)
+				if s.Held() != held || s.Sources() != holding {
+					t.Fatalf("%d held by %d sources, want %d by %d", s.Held(), s.Sources(), held, holding)
 				}
 			},
 		})
@@ -152,6 +153,9 @@ func TestSourcesAreToldApart(t *testing.T) {
 		t.Errorf("%d sources with at most %d, want %d with 2", s.Sources(), s.Heaviest().Amount, len(all))
 	}
 	s.check(t)
+	if mapped := s.Holding(netip.MustParsePrefix("::ffff:10.0.0.1/128"), ""); s.Of(&mapped).Amount != 2 {
+		t.Error("an IPv4 address in IPv6 form is another source")
+	}
 	other := NewShares[string]()
 	if s.Holding(all[0], "").source == other.Holding(all[0], "").source {
 		t.Error("two ledgers have one secret")

@@ -63,7 +63,7 @@ func TestRefusalCostsNothing(t *testing.T) {
 				if n := runtime.NumGoroutine(); n > goroutines {
 					t.Errorf("%d goroutines more than before", n-goroutines)
 				}
-				if n := e.server.stats.handshaking.Load(); n != 0 {
+				if n := e.server.places.InFlight(); n != 0 {
 					t.Errorf("%d handshakes were begun", n)
 				}
 				if log := e.logged(); log != "" {

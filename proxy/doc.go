@@ -1,5 +1,5 @@
 // Package proxy is the edge: it takes connections, has them admitted, ends
-// TLS, tells the relay who the client is, and moves bytes both ways until one
+// TLS or looks at its first message, chooses the relay, tells the relay who the client is, and moves bytes both ways until one
 // rule or one side ends it. It owns the path of a connection and its reasons.
 // It does not know where certificates come from (certs), how a relay is reached
 // (upstream), who may have how much (admission), or that there is a policy file.
@@ -11,22 +11,28 @@
 //  1. listener.accept takes it from the kernel. An accept that fails for a
 //     reason that passes is tried again after a pause.
 //  2. listener.admit asks the gate, before any TLS, goroutine, buffer or log
-//     line. What is refused is counted and closed. On a listener with
-//     trust_proxy_from only the global slot is taken; a peer outside it is
-//     refused.
+//     line. What is refused is counted and closed by listener.refuse. On a
+//     listener with trust_proxy_from only the global slot is taken; a peer outside
+//     it is refused. The peers of a unix socket have no address: they take the
+//     global slot alone, and the permissions of the file say who is trusted.
 //  3. session.awaitProxyHeader reads the header that a trusted peer owes, in
 //     proxy_header_timeout_secs in all, and charges the client that it names. A
 //     LOCAL, UNSPEC or UNKNOWN header names nobody: the connection keeps its
 //     global slot alone, and the peer's own address is what the relay is told.
 //  4. session.handshake ends TLS in tls_handshake_timeout_secs, counted from
-//     accept or from the complete header. Nothing but the socket is held until
-//     the client's first byte.
-//  5. session.dial reaches the relay in its connect_timeout_secs.
-//  6. session.introduce writes the PROXY v2 header at once, so that a relay
-//     that speaks first can.
+//     accept or from the complete header; in passthrough it awaits the whole
+//     ClientHello in that time (session.awaitHello). It takes one of max_handshakes'
+//     places for as long, and may lose it to a lighter source. Nothing but the
+//     socket is held until the client's first byte. The server name chooses the route
+//     (routes.find), and the route what ALPN offers.
+//  5. session.dial reaches one of the relay's addresses in connect_timeout_secs,
+//     and learns from then on if that address is lost.
+//  6. session.introduce writes the PROXY header at once, so that a relay that
+//     speaks first can.
 //  7. forwarding.forward copies both ways: the client's bytes through a byte
 //     bucket, ends of streams passed on, silence and stalls timed.
-//  8. session.finish counts the one outcome and gives the lease back.
+//  8. session.finish counts the one outcome and gives the lease and the
+//     upstream's count back.
 //
 // # Engines
 //

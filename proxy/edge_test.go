@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -45,12 +46,17 @@ type edgeConfig struct {
 	upstream upstream.Config
 	dial     upstream.DialFunc
 	certs    func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// more are further listeners and upstreams; those without a dial lead to the relay too.
+	more      []Listener
+	upstreams map[string]upstream.Config
+	dials     map[string]upstream.DialFunc
 }
 
 func testLimits() Limits {
 	return Limits{
-		Limits:       admission.DefaultLimits(),
-		RateLimitBPS: 1 << 20, RateLimitBurstBytes: 4 << 20,
+		Limits:        admission.DefaultLimits(),
+		MaxHandshakes: 1024,
+		RateLimitBPS:  1 << 20, RateLimitBurstBytes: 4 << 20,
 		ProxyHeaderTimeoutSecs: 5, TLSHandshakeTimeoutSecs: 10, ConnectionTimeoutSecs: 300,
 		IdleCounts: "client", WriterStallSecs: 30, HalfCloseTimeoutSecs: 60, DrainSecs: 30,
 	}
@@ -76,18 +82,27 @@ func newEdge(t *testing.T, change func(*edgeConfig)) *testEdge {
 	if change != nil {
 		change(&cfg)
 	}
-	if cfg.listener.TLS == "terminate" && cfg.certs == nil {
+	ends := func(l Listener) bool { return l.TLS == "terminate" }
+	if (cfg.listener.TLS == "terminate" || slices.ContainsFunc(cfg.more, ends)) && cfg.certs == nil {
 		store, err := certs.Open(certs.Config{SelfIssued: []string{"relay.example.org", "*.chat.example.org"}}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
 		cfg.certs = store.Certificate
 	}
+	upstreams := map[string]*upstream.Upstream{"relay": upstream.New("relay", cfg.upstream, log, cfg.dial)}
+	for name, u := range cfg.upstreams {
+		dial := cfg.dials[name]
+		if dial == nil {
+			dial = cfg.dial
+		}
+		upstreams[name] = upstream.New(name, u, log, dial)
+	}
 	server, err := New(Config{
-		Listeners:   []Listener{{ListenerConfig: cfg.listener, Socket: e.front}},
+		Listeners:   append([]Listener{{ListenerConfig: cfg.listener, Socket: e.front}}, cfg.more...),
 		Limits:      cfg.limits,
 		Certificate: cfg.certs,
-		Upstreams:   map[string]*upstream.Upstream{"relay": upstream.New("relay", cfg.upstream, log, cfg.dial)},
+		Upstreams:   upstreams,
 		Engine:      "auto",
 		Log:         log,
 	})
@@ -120,10 +135,12 @@ func (e *testEdge) wantNothingHeld() {
 	if held.Connections != 0 || held.Hosts != 0 || held.Sites != 0 {
 		e.t.Errorf("the gate still holds %d connections, %d hosts, %d sites", held.Connections, held.Hosts, held.Sites)
 	}
-	if n := e.server.listeners[0].open.Load(); n != 0 {
-		e.t.Errorf("the listener's gauge is %d", n)
+	for _, l := range e.server.listeners {
+		if n := l.open.Load(); n != 0 {
+			e.t.Errorf("the gauge of listener %s is %d", l.config.Name, n)
+		}
 	}
-	if n := e.server.stats.handshaking.Load(); n != 0 {
+	if n := e.server.places.InFlight(); n != 0 {
 		e.t.Errorf("%d handshakes are in flight", n)
 	}
 	var ended uint64

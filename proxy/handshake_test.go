@@ -332,8 +332,11 @@ func TestStalledHandshake(t *testing.T) {
 	for name, stall := range states {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				const clients = 300
-				e := newEdge(t, terminating)
+				const clients = 5000
+				e := newEdge(t, func(c *edgeConfig) {
+					terminating(c)
+					c.limits.MaxHandshakes = clients + 1
+				})
 				first := hello(t, "relay.example.org")
 				var stalling sync.WaitGroup
 				defer stalling.Wait()
@@ -343,7 +346,7 @@ func TestStalledHandshake(t *testing.T) {
 					stalling.Go(func() { stall(c, first) })
 				}
 				synctest.Wait()
-				if n := e.server.stats.handshaking.Load(); n != clients {
+				if n := e.server.places.InFlight(); n != clients {
 					t.Errorf("%d handshakes in flight, want %d", n, clients)
 				}
 				client, raw, relay := e.tlsPair(nil)
@@ -371,7 +374,7 @@ func TestEarlyEnd(t *testing.T) {
 		for _, reset := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, reset %v", name, reset), func(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
-					const times = 100
+					const times = 1000
 					e := newEdge(t, terminating)
 					first := hello(t, "relay.example.org")
 					for i := range times {

@@ -3,83 +3,42 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"relayedge/admission"
-	"relayedge/proxy/certs"
-	"relayedge/proxy/upstream"
 )
 
 // listener is one listening socket and what its connections have in common.
 type listener struct {
-	server   *Server
-	config   ListenerConfig
-	socket   net.Listener
-	upstream *upstream.Upstream
-	trust    admission.Networks // empty: no PROXY header is expected
-	tls      *tls.Config        // nil: plain TCP
-	open     atomic.Int64
+	server *Server
+	config ListenerConfig
+	socket net.Listener
+	local  bool // a unix socket, whose peers have no address
+	routes routes
+	trust  admission.Networks // empty: no PROXY header is expected
+	tls    *tls.Config        // nil: TLS does not end here
+	open   atomic.Int64
 }
 
-func newListener(s *Server, l Listener, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (*listener, error) {
-	built := &listener{server: s, config: l.ListenerConfig, socket: l.Socket, upstream: s.upstreams[l.Upstream], trust: admission.NewNetworks(l.TrustProxyFrom)}
-	if built.upstream == nil {
-		return nil, fmt.Errorf("no upstream is named %q", l.Upstream)
-	}
-	if l.TLS == "none" {
-		return built, nil
+func newListener(s *Server, l Listener, certificate chooseCertificate) (*listener, error) {
+	built := &listener{
+		server: s, config: l.ListenerConfig, socket: l.Socket, local: l.Socket.Addr().Network() == "unix",
+		trust: admission.NewNetworks(l.TrustProxyFrom),
 	}
 	var err error
-	built.tls, err = tlsConfig(l.ListenerConfig, certificate)
-	return built, err
-}
-
-// unrecognized has no certificate, which is what makes crypto/tls answer with
-// the alert unrecognized_name; an error from a callback would be internal_error,
-// as if the fault were ours.
-var unrecognized = &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
-
-// tlsConfig lives as long as its listener, so that crypto/tls rotates the
-// session ticket keys in it by itself.
-func tlsConfig(cfg ListenerConfig, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (*tls.Config, error) {
-	c := &tls.Config{
-		MinVersion: map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[cfg.TLSMinVersion],
-		NextProtos: cfg.ALPN,
-		// This is asked at resumptions too, which need no certificate.
-		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-			if _, err := certificate(hello); errors.Is(err, certs.ErrUnknownName) {
-				hello.Conn.(*wire).certErr = err
-				return unrecognized, nil
-			}
-			return nil, nil
-		},
-		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			cert, err := certificate(hello)
-			hello.Conn.(*wire).certErr = err
-			return cert, err
-		},
+	if built.routes, err = newRoutes(l.ListenerConfig, s.upstreams); err != nil {
+		return nil, err
 	}
-	if cfg.ClientCAFile == "" {
-		return c, nil
+	if l.TLS != "terminate" {
+		return built, nil
 	}
-	pem, err := os.ReadFile(cfg.ClientCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("client_ca_file: %w", err)
-	}
-	c.ClientCAs = x509.NewCertPool()
-	if !c.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("client_ca_file: %s holds no PEM certificate", cfg.ClientCAFile)
-	}
-	c.ClientAuth = tls.RequireAndVerifyClientCert
-	return c, nil
+	built.warnOfUncovered(certificate, s.log)
+	return built, built.endTLS(certificate)
 }
 
 // accept takes connections until ctx ends. An accept that fails for a reason
@@ -113,17 +72,24 @@ func (l *listener) admit(conn net.Conn) {
 	now := time.Now()
 	peer := addrPort(conn.RemoteAddr()).Addr()
 	if !l.trust.Empty() {
-		if !l.trust.Contains(peer) {
+		// Who may connect to a unix socket is for the permissions of its file.
+		if !l.local && !l.trust.Contains(peer) {
 			stats.end(ProxyUntrusted)
-			conn.Close()
+			l.refuse(conn)
 			return
 		}
 		peer = netip.Addr{}
 	}
+	if !l.server.room.take() {
+		stats.end(Descriptors)
+		conn.Close()
+		return
+	}
 	lease, reason := l.server.gate.Admit(peer, now)
 	if reason != "" {
+		l.server.room.give()
 		stats.end(reason)
-		conn.Close()
+		l.refuse(conn)
 		return
 	}
 	l.open.Add(1)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/internal/sockopt"
 	"relayedge/proxy/upstream"
 )
 
@@ -18,6 +19,10 @@ import (
 type Config struct {
 	Listeners []Listener
 	Limits    Limits
+	// Room is how many connections there are descriptors for, or 0 where that is
+	// no matter: who comes beyond it is refused at accept (Descriptors), so that
+	// the rest of the process keeps what it needs.
+	Room int
 	// Certificate picks the certificate for a hello; its errors are those of
 	// certs.Store.Certificate. It may be nil if no listener ends TLS.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
@@ -42,11 +47,14 @@ type Listener struct {
 // Server is the edge: it admits, secures and forwards the connections of its listeners.
 type Server struct {
 	gate      *admission.Gate
+	places    *admission.Handshakes
 	limits    Limits
+	room      room
 	times     *times
 	serve     func(*session)
 	listeners []*listener
 	upstreams map[string]*upstream.Upstream
+	tickets   *tickets
 	stats     *stats
 	log       *slog.Logger
 
@@ -60,19 +68,31 @@ type Server struct {
 // it fails on limits that the gate refuses, a listener whose upstream or an
 // engine that is unknown, or a file that cannot be read.
 func New(cfg Config) (*Server, error) {
-	gate, err := admission.NewGate(cfg.Limits.Limits)
+	limits, err := cfg.Limits.GateLimits()
+	if err != nil {
+		return nil, err
+	}
+	gate, err := admission.NewGate(limits)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		gate: gate, limits: cfg.Limits, times: cfg.Limits.times(),
-		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, stats: newStats(), log: cfg.Log,
+		gate: gate, places: admission.NewHandshakes(cfg.Limits.MaxHandshakes), limits: cfg.Limits, times: cfg.Limits.times(),
+		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, tickets: newTickets(), stats: newStats(), log: cfg.Log,
 		sessions: make(map[*session]struct{}),
 	}
+	s.room.most = int64(cfg.Room)
 	if s.serve == nil {
 		return nil, fmt.Errorf("no engine is named %q; there are auto and stream", cfg.Engine)
 	}
+	sockets := sockopt.Options{BufferBytes: cfg.Limits.SocketBufferBytes, Patience: s.times.writerStall}
+	for _, up := range s.upstreams {
+		up.SetSockets(sockets)
+	}
 	for _, l := range cfg.Listeners {
+		if err := sockets.Apply(l.Socket); err != nil {
+			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
+		}
 		built, err := newListener(s, l, cfg.Certificate)
 		if err != nil {
 			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
@@ -90,6 +110,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	defer fail(nil)
 	s.setAccepting(true)
 	var accepts sync.WaitGroup
+	accepts.Go(func() { s.rotateTickets(ctx) })
+	accepts.Go(func() { s.watchBalancers(ctx) })
 	for _, l := range s.listeners {
 		context.AfterFunc(ctx, func() { l.socket.Close() })
 		accepts.Go(func() {
@@ -98,10 +120,17 @@ func (s *Server) Serve(ctx context.Context) error {
 			}
 		})
 	}
+	checking, endChecks := context.WithCancel(context.Background())
+	var checks sync.WaitGroup
+	for _, up := range s.upstreams {
+		checks.Go(func() { up.Run(checking) })
+	}
 	<-ctx.Done()
 	s.setAccepting(false)
 	accepts.Wait()
 	s.drain()
+	endChecks()
+	checks.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}

@@ -29,9 +29,10 @@ import (
 // its end is counted are decided here, in this order:
 //
 //	named      the client's address is known (from the socket, or a PROXY header)
+//	enter      a place among the handshakes in flight is taken, where TLS is looked at
 //	secured    the TLS handshake is done, or was not asked for
 //	dial       the relay is reached
-//	header     the PROXY header for the relay
+//	header     the PROXY header for the relay (introduction.go)
 //	finish     the outcome is counted and the lease given back
 type session struct {
 	server   *Server
@@ -40,7 +41,9 @@ type session struct {
 	accepted time.Time
 	id       string // the UNIQUE_ID that the relay is told and the log names
 
-	client, target netip.AddrPort // as the relay is told; the socket's own unless a trusted header says otherwise
+	client, target netip.AddrPort     // as the relay is told; the socket's own unless a trusted header says otherwise
+	upstream       *upstream.Upstream // where it goes: the listener's own until a server name says otherwise; nil: nowhere yet
+	serverName     string             // that the client asked for, where TLS is looked at
 	state          *tls.ConnectionState
 
 	ctx    context.Context // ends with stop
@@ -49,10 +52,12 @@ type session struct {
 	mu      sync.Mutex
 	outcome Reason
 	stopped bool
-	conn    net.Conn  // the client's socket
-	wire    *wire     // conn, as the engine reads it
-	secure  *tls.Conn // nil until the handshake is done
-	relay   net.Conn  // nil until the relay is reached
+	cut     bool           // the relay's stream was cut short by a rule
+	conn    net.Conn       // the client's socket
+	wire    *wire          // conn, as the engine reads it
+	secure  *tls.Conn      // nil until the handshake is done
+	relay   net.Conn       // nil until the relay is reached
+	link    *upstream.Link // relay, as its upstream counts it
 }
 
 func newSession(l *listener, lease *admission.Lease, conn net.Conn, now time.Time) *session {
@@ -63,6 +68,9 @@ func newSession(l *listener, lease *admission.Lease, conn net.Conn, now time.Tim
 		id:     hex.EncodeToString(id[:]),
 		client: addrPort(conn.RemoteAddr()), target: addrPort(conn.LocalAddr()),
 		conn: conn, wire: &wire{Socket: socket.New(conn, buffers), stats: l.server.stats},
+	}
+	if fallback := l.routes.fallback; fallback != nil {
+		s.upstream = fallback.upstream
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -79,23 +87,44 @@ func (s *session) named(h proxyheader.Header, now time.Time) Reason {
 	return s.lease.Name(h.Source.Addr(), now)
 }
 
+// enter takes one of the places for handshakes. Whoever has to make way
+// for it ends at once; if nobody has to, there is no place.
+func (s *session) enter(now time.Time) (*admission.Place, bool) {
+	source := admission.Source(s.client.Addr(), s.server.limits.EmbeddedIPv4)
+	place, ok := s.server.places.Enter(source, now, func() { s.stop(HandshakeCap) })
+	if !ok {
+		s.listener.partWith(s.conn)
+	}
+	return place, ok
+}
+
 // secured keeps what the TLS handshake told; from here the end says goodbye.
 func (s *session) secured(conn *tls.Conn) {
 	state := conn.ConnectionState()
-	s.state = &state
+	s.state, s.serverName = &state, state.ServerName
+	if s.wire.route != nil { // a CA's validation has none
+		s.upstream = s.wire.route.upstream
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.secure = conn
 }
 
+// validation reports whether a CA has just validated a name: the handshake was
+// all that it wanted, and no relay hears of it.
+func (s *session) validation() bool {
+	return s.state != nil && s.state.NegotiatedProtocol == certs.ValidationProtocol
+}
+
 // dial reaches the relay; stop interrupts it.
 func (s *session) dial() (*socket.Socket, Reason) {
-	conn, err := s.listener.upstream.Dial(s.ctx)
+	link, err := s.upstream.Dial(s.ctx)
 	switch {
-	case err == nil && !s.adopt(conn):
+	case err == nil && !s.adopt(link):
 		return nil, Drain
 	case err == nil:
-		return socket.New(conn, buffers), ""
+		link.OnLost(s.lose)
+		return socket.New(link.Conn, buffers), ""
 	case errors.Is(err, upstream.ErrLocalPorts):
 		return nil, LocalPorts
 	case errors.Is(err, upstream.ErrDescriptors):
@@ -108,78 +137,25 @@ func (s *session) dial() (*socket.Socket, Reason) {
 
 // adopt has stop close the relay's connection too; if stop was before, it
 // closes it and reports false.
-func (s *session) adopt(relay net.Conn) bool {
+func (s *session) adopt(link *upstream.Link) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		relay.Close()
+		link.Conn.Close()
+		link.Release()
 		return false
 	}
-	s.relay = relay
+	s.link, s.relay = link, link.Conn
 	return true
 }
 
-// header is the PROXY header for the relay, or nothing if it wants none.
-func (s *session) header() ([]byte, error) {
-	cfg := s.listener.upstream.Config
-	if cfg.ClientAddress == "none" {
-		return nil, nil
-	}
-	h := proxyheader.Header{Version: 2, Source: s.client, Destination: s.target}
-	checksum := false
-	for _, name := range cfg.ProxyTLVs {
-		switch name {
-		case "alpn":
-			if s.state != nil && s.state.NegotiatedProtocol != "" {
-				h.TLVs = append(h.TLVs, proxyheader.TLV{Type: proxyheader.TypeALPN, Value: []byte(s.state.NegotiatedProtocol)})
-			}
-		case "authority":
-			if s.state != nil && s.state.ServerName != "" {
-				h.TLVs = append(h.TLVs, proxyheader.TLV{Type: proxyheader.TypeAuthority, Value: []byte(s.state.ServerName)})
-			}
-		case "ssl":
-			if s.state != nil {
-				h.TLVs = append(h.TLVs, describeTLS(s.state).TLV())
-			}
-		case "unique_id":
-			h.TLVs = append(h.TLVs, proxyheader.TLV{Type: proxyheader.TypeUniqueID, Value: []byte(s.id)})
-		case "channel_binding":
-			if binding := channelBinding(s.state); binding != nil {
-				h.TLVs = append(h.TLVs, proxyheader.TLV{Type: byte(cfg.ChannelBindingTLV), Value: binding})
-			}
-		case "crc32c":
-			checksum = true
-		}
-	}
-	return proxyheader.AppendV2(nil, h, checksum)
-}
-
-// describeTLS says in the SSL TLV what the session is.
-func describeTLS(state *tls.ConnectionState) proxyheader.SSL {
-	ssl := proxyheader.SSL{
-		Verified: len(state.VerifiedChains) > 0,
-		Resumed:  state.DidResume,
-		Version:  proxyheader.VersionName(state.Version),
-		Cipher:   proxyheader.CipherName(state.CipherSuite),
-	}
-	if len(state.PeerCertificates) > 0 {
-		ssl.CommonName = state.PeerCertificates[0].Subject.CommonName
-	}
-	return ssl
-}
-
-// channelBinding is the 32 bytes of tls-exporter (RFC 9266), or nil for a
-// session that has no exporter: TLS 1.2 without extended master secret, and
-// none at all.
-func channelBinding(state *tls.ConnectionState) []byte {
-	if state == nil {
-		return nil
-	}
-	binding, err := state.ExportKeyingMaterial("EXPORTER-Channel-Binding", nil, 32)
-	if err != nil {
-		return nil
-	}
-	return binding
+// lose ends a session whose relay is lost: what has come of its stream is not
+// the whole.
+func (s *session) lose() {
+	s.mu.Lock()
+	s.cut = true
+	s.mu.Unlock()
+	s.stop(UpstreamUnavailable)
 }
 
 // end names the outcome; the first one that is named stands.
@@ -205,7 +181,7 @@ func (s *session) stop(r Reason) {
 	s.cancel()
 	s.wire.Hurry() // crypto/tls's goodbye waits for a write that waits
 	switch {
-	case s.outcome == Reset || s.outcome == WriterStall || s.outcome == TaskPanic:
+	case s.outcome == Reset || s.outcome == WriterStall || s.outcome == TaskPanic || s.cut:
 		abort(s.conn)
 		abort(s.relay)
 	case s.secure != nil:
@@ -233,14 +209,18 @@ func (s *session) finish() {
 	s.stop(ClientClosed)
 	s.wire.drop()
 	s.lease.Release()
+	if s.link != nil {
+		s.link.Release()
+	}
+	s.server.room.give()
 	s.server.forget(s)
 	s.listener.open.Add(-1)
 	s.server.stats.end(s.outcome)
-	s.server.log.Debug("connection ended", "id", s.id, "listener", s.listener.config.Name, "reason", string(s.outcome), "after", time.Since(s.accepted).Round(time.Millisecond))
+	s.tell(slog.LevelDebug, "connection ended", slog.String("reason", string(s.outcome)), slog.Duration("after", time.Since(s.accepted).Round(time.Millisecond)))
 }
 
 func (s *session) panicked(p any) {
-	s.server.log.Error("a connection's task panicked; only this connection ends", "id", s.id, "panic", p, slog.String("stack", string(debug.Stack())))
+	s.tell(slog.LevelError, "a connection's task panicked; only this connection ends", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 	s.end(TaskPanic)
 }
 

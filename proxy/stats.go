@@ -10,13 +10,12 @@ import (
 
 // stats are the edge's counters. Everything in them is atomic.
 type stats struct {
-	rejected    map[Reason]*atomic.Uint64 // by reason; the maps themselves never change
-	ended       map[Reason]*atomic.Uint64
-	accepted    atomic.Uint64
-	bytesIn     atomic.Uint64 // wire bytes from clients
-	bytesOut    atomic.Uint64 // wire bytes to clients
-	handshaking atomic.Int64
-	handshakes  histogram
+	rejected   map[Reason]*atomic.Uint64 // by reason; the maps themselves never change
+	ended      map[Reason]*atomic.Uint64
+	accepted   atomic.Uint64
+	bytesIn    atomic.Uint64 // wire bytes from clients
+	bytesOut   atomic.Uint64 // wire bytes to clients
+	handshakes histogram
 }
 
 func newStats() *stats {
@@ -100,13 +99,18 @@ func (s *Server) Families() []telemetry.Family {
 			emit("in", float64(st.bytesIn.Load()))
 			emit("out", float64(st.bytesOut.Load()))
 		}},
-		{Name: "handshakes_in_flight", Help: "TLS handshakes begun and not done.", Kind: telemetry.Gauge, Read: one(func() float64 { return float64(st.handshaking.Load()) })},
+		{Name: "handshakes_in_flight", Help: "TLS handshakes begun and not done.", Kind: telemetry.Gauge, Read: one(func() float64 { return float64(s.places.InFlight()) })},
 		{Name: "handshake_seconds", Help: "Time from accept, or from the PROXY header, to the end of the TLS handshake.", Kind: telemetry.Histogram, ReadHistogram: st.handshakes.read},
 		{Name: "upstream_up", Help: "1 while the upstream takes connections.", Kind: telemetry.Gauge, Label: "upstream", Read: func(emit func(string, float64)) {
 			for name, up := range s.upstreams {
 				emit(name, map[bool]float64{true: 1}[up.Up()])
 			}
 		}},
-		{Name: "limit", Help: "The limits in force.", Kind: telemetry.Gauge, Label: "limit", Read: s.limits.each},
+		{Name: "limit", Help: "The limits in force.", Kind: telemetry.Gauge, Label: "limit", Read: func(emit func(string, float64)) {
+			s.limits.each(emit)
+			if s.room.most > 0 {
+				emit("descriptors", float64(s.room.most)) // the connections that they suffice for
+			}
+		}},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"time"
 
 	"relayedge/internal/proxyheader"
@@ -29,9 +30,13 @@ func (s *session) carry() {
 		}
 		began = time.Now()
 	}
-	if s.listener.tls != nil {
+	if s.listener.config.TLS != "none" {
 		if reason := s.handshake(began); reason != "" {
 			s.end(reason)
+			return
+		}
+		if s.validation() {
+			s.end(ClientClosed)
 			return
 		}
 	}
@@ -62,15 +67,30 @@ func (s *session) awaitProxyHeader() Reason {
 		return ProxyHeader
 	}
 	s.wire.unread(rest)
-	return s.named(h, time.Now())
+	reason := s.named(h, time.Now())
+	if reason != "" {
+		s.listener.partWith(s.conn)
+	}
+	return reason
 }
 
-// handshake ends TLS, or names why it could not. Nothing but the socket is
-// held for a client that has not sent its first byte.
+// handshake ends TLS, or waits for the hello of TLS that ends at the relay, or
+// names why it could not. It is the one place where a handshake begins and ends.
+// Nothing but the socket is held for a client that has not sent its first byte.
 func (s *session) handshake(began time.Time) Reason {
-	s.server.stats.handshaking.Add(1)
-	defer s.server.stats.handshaking.Add(-1)
+	place, ok := s.enter(time.Now())
+	if !ok {
+		return HandshakeCap
+	}
+	defer place.Leave()
 	s.wire.SetDeadline(began.Add(s.server.times.handshake))
+	if s.listener.tls == nil {
+		return s.awaitHello()
+	}
+	return s.terminate(began)
+}
+
+func (s *session) terminate(began time.Time) Reason {
 	if _, err := s.wire.fill(); err != nil {
 		return handshakeFailure(err, nil)
 	}
@@ -100,7 +120,7 @@ func answerPlain(client io.Writer, first [5]byte) {
 func (s *session) introduce(relay *socket.Socket) Reason {
 	header, err := s.header()
 	if err != nil {
-		s.server.log.Error("the PROXY header does not fit", "id", s.id, "error", err)
+		s.tell(slog.LevelError, "the PROXY header does not fit", slog.Any("error", err))
 		return UpstreamUnavailable
 	}
 	if len(header) == 0 {

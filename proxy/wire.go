@@ -30,6 +30,7 @@ type wire struct {
 
 	ahead   []byte // bytes read from the socket and not taken yet
 	readErr error  // how the client's stream ended, kept for the reader
+	route   *route // of its server name, from crypto/tls's callback
 	certErr error  // why there was no certificate for it, from crypto/tls's callback
 
 	settled atomic.Bool

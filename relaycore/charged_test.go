@@ -59,7 +59,7 @@ func TestPausedReaderIsCharged(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, w *world) {
 		for _, buffer := range []bool{true, false} {
 			near, far := memconn.Pipe(netip.MustParseAddrPort("203.0.113.1:1"), netip.MustParseAddrPort("127.0.0.1:7777"))
-			c := w.s.newSession(readable{far}, new(admission.Lease), 0, time.Now(), nil)
+			c := w.s.newSession(readable{far}, new(admission.Lease), about{}, time.Now(), nil)
 			c.pausedUntil = time.Now().Add(time.Second)
 			done := make(chan bool)
 			go func() { done <- c.hold(buffer) }()
@@ -91,7 +91,7 @@ func TestWaitingSenderIsCharged(t *testing.T) {
 		near, far := memconn.Pipe(netip.MustParseAddrPort("203.0.113.1:1"), netip.MustParseAddrPort("127.0.0.1:7777"))
 		defer near.Close()
 		defer far.Close()
-		c := w.s.newSession(readable{far}, new(admission.Lease), 0, time.Now(), nil)
+		c := w.s.newSession(readable{far}, new(admission.Lease), about{}, time.Now(), nil)
 		done := make(chan delivery)
 		go func() { done <- c.deliver(w.s.dir.members[identity(b.key)], message(wire.Message{})) }()
 		synctest.Wait()

@@ -15,7 +15,7 @@ import (
 // Config is the relay section of the policy. The tags are read by the policy file.
 type Config struct {
 	InProcess             bool           `key:"in_process" default:"false" doc:"relayedge runs the relay in its own process"`
-	Bind                  string         `key:"bind" default:"127.0.0.1:7777" doc:"host:port on loopback; port 0 takes a free one"`
+	Bind                  string         `key:"bind" default:"127.0.0.1:7777" path:"unix" doc:"host:port on loopback, or unix:/path; port 0 takes a free one"`
 	AllowPublic           bool           `key:"allow_public" default:"false" doc:"allow a bind that is not loopback"`
 	ProxyProtocol         bool           `key:"proxy_protocol" default:"false" doc:"a PROXY v2 header is required before anything else"`
 	TrustProxyFrom        []netip.Prefix `key:"trust_proxy_from" default:"[127.0.0.0/8, ::1/128]" doc:"peers whose PROXY header is believed; all others are refused"`
@@ -131,6 +131,8 @@ func (c Config) Validate() error {
 	}
 	if bind, err := hostport.ParseBind(c.Bind); err != nil {
 		fault("bind", "%w", err)
+	} else if bind.Name != "" {
+		fault("bind", "%q: handed-over sockets are for the edge's listeners; write host:port on loopback, or unix:/path", c.Bind)
 	} else if !bind.Loopback() && !c.AllowPublic {
 		fault("bind", "%q is not loopback, allowed only with allow_public: true", c.Bind)
 	}

@@ -2,6 +2,7 @@ package relaycore
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -26,22 +27,23 @@ var endpoint = websocket.Endpoint{Path: wire.Path, Subprotocol: wire.Subprotocol
 // upgrade, and hands it to a session, which then owns nc and the lease.
 func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.Time) {
 	handed := false
+	who := about{client: peerAddr(nc)}
 	defer func() {
 		if fault := recover(); fault != nil {
-			s.panicked(fault)
+			s.panicked(fault, &who)
 			s.count.reject(ReasonTaskPanic)
 		}
 		if !handed {
 			nc.Close()
 			lease.Release()
 			s.leave(nc)
+			s.tell(slog.LevelDebug, &who, "connection ended before a session")
 		}
 	}()
 
 	in := arrivals{nc: nc}
 	var binding *[32]byte
 	start := accepted
-	client := peerAddr(nc)
 	if s.cfg.ProxyProtocol {
 		nc.SetReadDeadline(accepted.Add(proxyHeaderTime))
 		h, rest, err := proxyheader.Read(nc, proxyheader.V2)
@@ -51,8 +53,8 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 		}
 		in.b = rest
 		start = time.Now()
-		client = h.Source.Addr()
-		if reason := lease.Name(client, start); reason != "" {
+		who = about{connectionID(h), h.Source.Addr()}
+		if reason := lease.Name(who.client, start); reason != "" {
 			s.count.reject(reason)
 			return
 		}
@@ -64,7 +66,7 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 	if !ok {
 		return
 	}
-	c := s.newSession(nc, lease, s.sources.of(client), accepted, binding)
+	c := s.newSession(nc, lease, who, accepted, binding)
 	if !s.enter(nc, c) {
 		return
 	}

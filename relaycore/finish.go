@@ -1,6 +1,7 @@
 package relaycore
 
 import (
+	"log/slog"
 	"net"
 	"time"
 
@@ -26,6 +27,7 @@ func (c *session) finish() {
 	}
 	told := s.dir.leave(c)
 	c.lease.Release()
+	s.tell(slog.LevelDebug, &c.about, "session ended", slog.String("reason", why.told()), slog.Duration("after", time.Since(c.started).Round(time.Millisecond)))
 	told.send()
 	if why.code == 0 {
 		return

@@ -232,8 +232,8 @@ func (s *Server) drain() {
 }
 
 // panicked reports a fault of one connection, which alone it ends.
-func (s *Server) panicked(fault any) {
-	s.log.Error("a connection's task panicked", "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+func (s *Server) panicked(fault any, who *about) {
+	s.tell(slog.LevelError, who, "a connection's task panicked; only this connection ends", slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
 }
 
 // Ready returns nil while the relay takes connections, for a readiness check.

@@ -1,6 +1,7 @@
 package relaycore
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
@@ -40,6 +41,11 @@ type ending struct {
 	text   string
 }
 
+// told is the ending in a word for the log.
+func (e ending) told() string {
+	return cmp.Or(string(e.reason), e.text, "closed")
+}
+
 // Private close codes (RFC 6455, section 7.4.2).
 const codeReplaced websocket.Code = 4001
 
@@ -73,6 +79,7 @@ type session struct {
 	server  *Server
 	lease   *admission.Lease
 	source  source
+	about   about
 	started time.Time // accept
 	binding *[32]byte // of the client's TLS session, if it reached us
 	done    chan struct{}
@@ -106,12 +113,13 @@ type session struct {
 	why   ending
 }
 
-func (s *Server) newSession(nc net.Conn, lease *admission.Lease, from source, started time.Time, binding *[32]byte) *session {
+func (s *Server) newSession(nc net.Conn, lease *admission.Lease, who about, started time.Time, binding *[32]byte) *session {
 	now := time.Now()
 	c := &session{
 		server:      s,
 		lease:       lease,
-		source:      from,
+		source:      s.sources.of(who.client),
+		about:       who,
 		started:     started,
 		binding:     binding,
 		done:        make(chan struct{}),
@@ -120,7 +128,7 @@ func (s *Server) newSession(nc net.Conn, lease *admission.Lease, from source, st
 		lastMessage: now,
 		pingAt:      now.Add(pingDelay()),
 	}
-	payer := s.sources.payer(from)
+	payer := s.sources.payer(c.source)
 	c.out.account.open(s.outboundBudget, c, payer)
 	c.buffers.open(s.bufferBudget, c, payer)
 	return c
@@ -190,7 +198,7 @@ func (c *session) run(rest []byte) {
 // contain turns a panic of this session's goroutines into the end of this session.
 func (c *session) contain() {
 	if fault := recover(); fault != nil {
-		c.server.panicked(fault)
+		c.server.panicked(fault, &c.about)
 		c.server.count.reject(ReasonTaskPanic)
 		c.end(gone)
 	}

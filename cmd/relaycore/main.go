@@ -17,7 +17,7 @@ func command() *cobra.Command {
 	}
 	root.AddCommand(
 		runCommand(),
-		service.CheckCommand((*policy.Policy).NeedRelay),
+		service.CheckCommand((*policy.Policy).NeedRelay, lookAtMachine),
 		tryCommand(),
 		service.VersionCommand("relaycore"),
 	)

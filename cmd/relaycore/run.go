@@ -10,6 +10,8 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/hostport"
+	"relayedge/internal/logging"
 	"relayedge/internal/telemetry"
 	"relayedge/relaycore"
 )
@@ -25,7 +27,8 @@ func runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			log := service.Logger(p.Log, c.ErrOrStderr())
+			log, finish := logging.New(p.Log, c.ErrOrStderr())
+			defer finish()
 			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
 				return run(ctx, p, log, c.OutOrStdout())
 			})
@@ -38,7 +41,9 @@ func runCommand() *cobra.Command {
 // run builds everything, then starts everything, and returns when the relay has
 // drained. It prints on out where it serves.
 func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer) error {
-	relay, err := relaycore.NewServer(p.Relay, log)
+	d := descriptors(p)
+	cfg := fit(p.Relay, d)
+	relay, err := relaycore.NewServer(cfg, log)
 	if err != nil {
 		return err
 	}
@@ -63,7 +68,8 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if p.Relay.ProxyProtocol {
 		expects = "behind a PROXY v2 header"
 	}
-	fmt.Fprintf(out, "relay: %s, %s\n", socket.Addr(), expects)
+	report(log, p, cfg.Limits, d)
+	fmt.Fprintf(out, "relay: %s, %s\n", hostport.Text(socket.Addr()), expects)
 	if metrics != "" {
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
 	}

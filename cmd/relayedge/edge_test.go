@@ -31,13 +31,20 @@ var announced = regexp.MustCompile(`(?m)^listener (\S+): .* on (\S+)$`)
 // own making and the metrics' address, until the test's end.
 func runEdge(t testing.TB, policy string) *edge {
 	t.Helper()
+	return runEdgeBy(t, policy)
+}
+
+// runEdgeBy is runEdge by a command that runs the command line behind it.
+func runEdgeBy(t testing.TB, policy string, by ...string) *edge {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	policy += "\ncertificates: {self_issued: [localhost, 127.0.0.1, \"::1\"]}\nmetrics: {bind_addr: \"127.0.0.1:0\"}\n"
 	if err := os.WriteFile(file, []byte(policy), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	line := append(by, binary(t, "relayedge"), "run", "-c", file)
 	e := &edge{
-		process:   launch(t, exec.Command(binary(t, "relayedge"), "run", "-c", file), "relayedge"),
+		process:   launch(t, exec.Command(line[0], line[1:]...), "relayedge"),
 		listeners: make(map[string]string),
 	}
 	metrics, err := e.await(&e.stdout, regexp.MustCompile(`(?m)^metrics: (\S+)$`))

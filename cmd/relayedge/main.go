@@ -19,7 +19,8 @@ func command() *cobra.Command {
 	}
 	root.AddCommand(
 		runCommand(),
-		service.CheckCommand((*policy.Policy).NeedEdge),
+		service.CheckCommand((*policy.Policy).NeedEdge, lookAtMachine),
+		probeCommand(),
 		schemaCommand(),
 		service.VersionCommand("relayedge"),
 	)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"relayedge/internal/testca"
 )
 
 // The tests of this package run the real binaries, as an operator does.
@@ -34,6 +36,7 @@ func TestMain(m *testing.M) {
 	if binaries.folder != "" {
 		os.RemoveAll(binaries.folder)
 	}
+	testca.Remove()
 	os.Exit(code)
 }
 

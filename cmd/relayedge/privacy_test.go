@@ -4,15 +4,35 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // Whatever a client does, neither the log, at its most talkative, nor the metrics
-// say its address or the name that it asked for.
-func TestNoClientInLogsAndMetrics(t *testing.T) {
-	t.Parallel()
+// say the name that it asked for, nor more of its address than the policy
+// allows; what is allowed stands on every line about its connection, be it the
+// edge's or the relay's.
+func TestClientsInLogsAndMetrics(t *testing.T) {
+	for _, row := range []struct {
+		addresses   string
+		from, named string // as they are told; empty: not at all
+	}{
+		{"none", "", ""},
+		{"prefix", "127.0.0.0/24", "203.0.113.0/24"},
+		{"full", "127.0.0.77", "203.0.113.9"},
+	} {
+		t.Run(row.addresses, func(t *testing.T) {
+			t.Parallel()
+			clientsInLogsAndMetrics(t, row.addresses, row.from, row.named)
+		})
+	}
+}
+
+func clientsInLogsAndMetrics(t *testing.T, addresses, tellsFrom, tellsNamed string) {
 	const from, named = "127.0.0.77", "203.0.113.9"
 	e := runEdge(t, `
 listeners:
@@ -21,7 +41,7 @@ listeners:
   - {name: distrusting, bind: "127.0.0.1:0", trust_proxy_from: [192.0.2.0/24]}
 relay: {in_process: true, bind: "127.0.0.1:0"}
 limits: {max_connections_per_ip: 1, deny: [203.0.113.0/24]}
-log: {level: debug}
+log: {level: debug, client_addresses: `+addresses+`}
 `)
 	secure := func(conn net.Conn, name string) (net.Conn, error) {
 		c := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, ServerName: name})
@@ -72,13 +92,51 @@ log: {level: debug}
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, secret := range []string{from, named, ":" + port, "private.example"} {
-			if strings.Contains(e.stderr.String(), secret) || strings.Contains(metrics, secret) {
+		for _, secret := range []string{from, named, ":" + port, "private.example", "127.0.0.0/24", "203.0.113.0/24"} {
+			allowed := secret == tellsFrom || secret == tellsNamed
+			if strings.Contains(e.stderr.String(), secret) && !allowed || strings.Contains(metrics, secret) {
 				t.Errorf("a client that %s is told of: %s\n%s", row.does, secret, e.stderr.String())
 			}
 		}
 	}
-	if !strings.Contains(e.stderr.String(), "level=DEBUG") {
-		t.Error("nothing was logged at the level debug, so this test has seen nothing")
+	e.terminate(t)
+	if _, err := e.ended(); err != nil {
+		t.Error(err)
+	}
+	var edge, relay []string
+	said := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^.*level=DEBUG msg="(.*?)"(.*)$`).FindAllStringSubmatch(e.stderr.String(), -1) {
+		id := regexp.MustCompile(` id=([0-9a-f]{32}) `).FindStringSubmatch(m[2] + " ")
+		if id == nil {
+			t.Errorf("a line about a connection has no id: %s", m[0])
+			continue
+		}
+		client := regexp.MustCompile(` client=(\S+)`).FindStringSubmatch(m[2])
+		switch {
+		case client != nil:
+			said[client[1]] = true
+		case addresses != "none":
+			t.Errorf("a line about a connection says nothing of its client: %s", m[0])
+		}
+		if strings.Contains(m[2], "part=relay") {
+			relay = append(relay, id[1])
+		} else {
+			edge = append(edge, id[1])
+		}
+	}
+	want := map[string]bool{}
+	if addresses != "none" {
+		want = map[string]bool{tellsFrom: true, tellsNamed: true}
+	}
+	if !maps.Equal(said, want) {
+		t.Errorf("clients are told as %v, want %v", said, want)
+	}
+	if len(relay) == 0 || len(edge) <= len(relay) {
+		t.Errorf("the edge told of %d connections, the relay of %d", len(edge), len(relay))
+	}
+	for _, id := range relay {
+		if !slices.Contains(edge, id) {
+			t.Errorf("the relay tells of %s, the edge of %v", id, edge)
+		}
 	}
 }

@@ -16,23 +16,28 @@ import (
 // quickFlags are the common case without a policy file.
 type quickFlags struct {
 	listen, upstream, clientAddress, cert, key string
+	domains                                    []string
 }
 
 // quickNames are the flags that stand in for a file.
-var quickNames = []string{"listen", "upstream", "client-address", "cert", "key"}
+var quickNames = []string{"listen", "upstream", "client-address", "cert", "key", "domain"}
 
 func (q *quickFlags) register(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&q.listen, "listen", "127.0.0.1:8443", "where TLS is served, host:port")
-	f.StringVar(&q.upstream, "upstream", "", "the relay, host:port; without it a relay runs inside this process")
-	f.StringVar(&q.clientAddress, "client-address", "proxy-v2", "how the relay learns the client's address: proxy-v2 or none")
+	f.StringVar(&q.listen, "listen", "127.0.0.1:8443", "where TLS is served, host:port, unix:/path or fd:NAME")
+	f.StringVar(&q.upstream, "upstream", "", "the relay, host:port or unix:/path; without it a relay runs inside this process")
+	f.StringVar(&q.clientAddress, "client-address", "proxy-v2", "how the relay learns the client's address: proxy-v2, proxy-v1 or none")
 	f.StringVar(&q.cert, "cert", "", "PEM file of the certificate and its intermediates; without it one is made for localhost")
+	f.StringArrayVar(&q.domains, "domain", nil, "a public name of this machine, whose certificate is ordered from Let's Encrypt: by this flag you agree to its terms of service; TLS is then served on [::]:443, and [::]:80 redirects; may be repeated")
 	f.StringVar(&q.key, "key", "", "PEM file of the certificate's private key")
 }
 
 // policy is the policy file that the flags stand for, read as one: the same
-// defaults, ranges and judgements.
-func (q *quickFlags) policy() (*policy.Policy, error) {
+// defaults, ranges and judgements. given tells which flags stand on the command line.
+func (q *quickFlags) policy(given func(flag string) bool) (*policy.Policy, error) {
+	if len(q.domains) > 0 && !given("listen") {
+		q.listen = "[::]:443" // where the CA looks
+	}
 	if _, err := hostport.ParseBind(q.listen); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
@@ -44,8 +49,11 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 	if (q.cert == "") != (q.key == "") {
 		return nil, errors.New("--cert and --key go together: the certificate with its intermediates, and its private key")
 	}
+	if q.cert != "" && len(q.domains) > 0 {
+		return nil, errors.New("--domain orders a certificate, and --cert brings one; a policy file can have both")
+	}
 	if q.upstream == "" && q.clientAddress != "proxy-v2" {
-		return nil, errors.New("--client-address is for an existing relay; name it with --upstream host:port")
+		return nil, errors.New("--client-address is for an existing relay; name it with --upstream host:port or unix:/path")
 	}
 	type m = map[string]any
 	certificates := m{"self_issued": selfIssuedNames(q.listen)}
@@ -60,6 +68,9 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 		}
 		certificates = m{"files": []m{{"certificate": cert, "key": key}}}
 	}
+	if len(q.domains) > 0 {
+		certificates = m{"acme": m{"domains": q.domains, "agree_to_terms": true}}
+	}
 	file := m{
 		"listeners":    []m{{"name": "public", "bind": q.listen}},
 		"certificates": certificates,
@@ -67,8 +78,12 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 	if q.upstream == "" {
 		file["relay"] = m{"in_process": true, "bind": "127.0.0.1:0"}
 	} else {
+		relay, err := hostport.AbsTarget(q.upstream)
+		if err != nil {
+			return nil, err
+		}
 		file["upstreams"] = m{policy.DefaultUpstream: m{
-			"addresses": []string{q.upstream}, "client_address": q.clientAddress,
+			"addresses": []string{relay}, "client_address": q.clientAddress,
 			// relaycore asks for the channel binding; others skip what they do not know.
 			"proxy_tlvs": []string{"alpn", "authority", "ssl", "unique_id", "crc32c", "channel_binding"},
 		}}
@@ -81,6 +96,16 @@ func (q *quickFlags) policy() (*policy.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the flags make no policy:\n%w", err)
 	}
+	flags := map[string]string{}
+	for flag, key := range map[string]string{
+		"listen": "listeners[0].bind", "upstream": "upstreams.relay.addresses",
+		"client-address": "upstreams.relay.client_address", "cert": "certificates.files", "key": "certificates.files[0].key", "domain": "certificates.acme.domains",
+	} {
+		if given(flag) {
+			flags[key] = "--" + flag
+		}
+	}
+	p.FromFlags(flags)
 	return p, nil
 }
 

@@ -17,6 +17,8 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/hostport"
+	"relayedge/internal/logging"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
 	"relayedge/proxy/certs"
@@ -39,6 +41,7 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 		Example: `  relayedge run
   relayedge run -c config.yaml
   relayedge run --listen 0.0.0.0:443 --upstream 127.0.0.1:7777 --cert fullchain.pem --key privkey.pem
+  relayedge run --domain relay.example.org --upstream 127.0.0.1:7777
   relayedge run --listen 127.0.0.1:9443 --upstream 127.0.0.1:7777 --client-address none`,
 		Args: service.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -46,7 +49,8 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 			if err != nil {
 				return err
 			}
-			log := service.Logger(p.Log, c.ErrOrStderr())
+			log, finish := logging.New(p.Log, c.ErrOrStderr())
+			defer finish()
 			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
 				return run(ctx, p, log, c.OutOrStdout())
 			})
@@ -59,7 +63,7 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 
 func choosePolicy(c *cobra.Command, file string, quick *quickFlags) (*policy.Policy, error) {
 	if file == "" {
-		return quick.policy()
+		return quick.policy(c.Flags().Changed)
 	}
 	for _, name := range quickNames {
 		if c.Flags().Changed(name) {
@@ -81,20 +85,32 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 		return err
 	}
 	defer relay.close()
-	edge, err := openEdge(p, store, relay.addr(), log)
+	d := descriptors(p)
+	edge, err := openEdge(p, store, relay.addr(), d.Room(), log)
 	if err != nil {
 		return err
 	}
 	defer edge.close()
+	for _, name := range hostport.Unclaimed() {
+		log.Warn("a socket was handed over that no listener takes; it is closed", "name", name)
+	}
 
 	background, cancel := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer cancel()
+	challenges := openChallenges(p.Certificates.ACME, store, log)
+	if challenges != nil {
+		tasks.Go(func() {
+			if err := store.ServeHTTP01(background, challenges); err != nil {
+				log.Error("certificates.acme.http_bind: http-01 is not answered any longer", "error", err)
+			}
+		})
+	}
 	tasks.Go(func() { store.Watch(background) })
 
 	metrics, err := service.ServeMetrics(background, p.Metrics, telemetry.Options{
-		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(edge.server.Families(), expiry(store))}}, relay.groups(p)...),
+		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(append(edge.server.Families(), expiry(store)), store.Families()...)}}, relay.groups(p)...),
 		Process:   true,
 		GoRuntime: true,
 		Ready:     edge.server.Ready,
@@ -103,7 +119,11 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if err != nil {
 		return err
 	}
+	report(log, p, edge, d)
 	announce(out, p, edge, relay, metrics)
+	if challenges != nil {
+		fmt.Fprintf(out, "http-01 and redirects to https: http://%s\n", challenges.Addr())
+	}
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -116,6 +136,21 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	return err
 }
 
+// openChallenges opens http_bind, if http-01 is to be answered. Where it cannot,
+// the edge goes on with the other challenge.
+func openChallenges(acme certs.ACME, store *certs.Store, log *slog.Logger) net.Listener {
+	if !acme.UsesHTTP() {
+		return nil
+	}
+	ln, err := service.Listen(acme.HTTPBind)
+	if err != nil {
+		store.WithoutHTTP01()
+		log.Error("certificates.acme.http_bind: http-01 cannot be answered, the other challenge is used alone", "error", err)
+		return nil
+	}
+	return ln
+}
+
 // openSockets is an edge with its listening sockets.
 type openSockets struct {
 	server    *proxy.Server
@@ -123,7 +158,7 @@ type openSockets struct {
 	upstreams map[string]*upstream.Upstream
 }
 
-func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.Logger) (*openSockets, error) {
+func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, room int, log *slog.Logger) (*openSockets, error) {
 	e := new(openSockets)
 	for _, l := range p.Listeners {
 		socket, err := service.Listen(l.Bind)
@@ -135,8 +170,9 @@ func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.
 	}
 	e.upstreams = make(map[string]*upstream.Upstream, len(p.Upstreams))
 	for name, cfg := range p.Upstreams {
-		if relayAddr != "" && cfg.Addresses[0] == p.Relay.Bind {
-			cfg.Addresses = []string{relayAddr} // the port may have been 0
+		if i := slices.Index(cfg.Addresses, p.Relay.Bind); relayAddr != "" && i >= 0 {
+			cfg.Addresses = slices.Clone(cfg.Addresses)
+			cfg.Addresses[i] = relayAddr // the port may have been 0
 		}
 		e.upstreams[name] = upstream.New(name, cfg, log, nil)
 	}
@@ -144,6 +180,7 @@ func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, log *slog.
 	e.server, err = proxy.New(proxy.Config{
 		Listeners:   e.sockets,
 		Limits:      p.Limits,
+		Room:        room,
 		Certificate: store.Certificate,
 		Upstreams:   e.upstreams,
 		Engine:      p.Engine,
@@ -187,7 +224,7 @@ func (r *inProcess) addr() string {
 	if r.server == nil {
 		return ""
 	}
-	return r.socket.Addr().String()
+	return hostport.Text(r.socket.Addr())
 }
 
 func (r *inProcess) close() {
@@ -229,25 +266,22 @@ func expiry(store *certs.Store) telemetry.Family {
 // announce says where the edge serves, and what to try.
 func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProcess, metrics string) {
 	for _, l := range edge.sockets {
-		kind := "TLS"
-		if l.TLS == "none" {
-			kind = "TCP without TLS"
-		}
-		fmt.Fprintf(out, "listener %s: %s on %s\n", l.Name, kind, l.Socket.Addr())
+		kind := map[string]string{"terminate": "TLS", "passthrough": "TLS that ends at the relay", "none": "TCP without TLS"}[l.TLS]
+		fmt.Fprintf(out, "listener %s: %s on %s\n", l.Name, kind, hostport.Text(l.Socket.Addr()))
+	}
+	if acme := p.Certificates.ACME; acme.Enabled() {
+		fmt.Fprintf(out, "certificates ordered from a CA, kept in %s: %s\n", acme.Storage, strings.Join(acme.Domains, ", "))
 	}
 	if names := p.Certificates.SelfIssued; len(names) > 0 {
 		fmt.Fprintf(out, "certificate of our own making, which no client trusts by itself: %s\n", strings.Join(names, ", "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Upstreams)) {
-		u := edge.upstreams[name].Config
-		told := "told the client's address by PROXY v2"
-		if u.ClientAddress == "none" {
-			told = "not told the client's address"
-		}
-		if u.Addresses[0] == relay.addr() {
+		u := edge.upstreams[name].Config()
+		told := u.Told()
+		if slices.Contains(u.Addresses, relay.addr()) {
 			told += ", in this process"
 		}
-		fmt.Fprintf(out, "upstream %s: %s, %s\n", name, u.Addresses[0], told)
+		fmt.Fprintf(out, "upstream %s: %s, %s\n", name, strings.Join(u.Addresses, ", "), told)
 	}
 	if metrics != "" {
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
@@ -265,10 +299,12 @@ func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProce
 // TLS, or nothing where no listener leads there.
 func relayURL(edge *openSockets, relay *inProcess) string {
 	for _, l := range edge.sockets {
-		if relay.server == nil || l.TLS == "none" || edge.upstreams[l.Upstream].Config.Addresses[0] != relay.addr() {
+		up := edge.upstreams[l.Upstream]
+		tcp, ok := l.Socket.Addr().(*net.TCPAddr)
+		if relay.server == nil || l.TLS != "terminate" || up == nil || !slices.Contains(up.Config().Addresses, relay.addr()) || !ok {
 			continue
 		}
-		addr := l.Socket.Addr().(*net.TCPAddr).AddrPort()
+		addr := tcp.AddrPort()
 		host := addr.Addr().Unmap().String()
 		if addr.Addr().Unmap().IsUnspecified() {
 			host = "localhost"

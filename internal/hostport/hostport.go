@@ -1,33 +1,48 @@
-// Package hostport reads the addresses of the policy file, host:port: those
-// that a socket is bound to and those that are connected to. It is the one place
-// that says which spellings are taken and what "all addresses" means; it
-// resolves nothing.
+// Package hostport reads the addresses of the policy file: those that a socket
+// is bound to (host:port, unix:/path, fd:NAME) and those that are connected to. It
+// is the one place that says which spellings are taken and what "all addresses"
+// means; it resolves nothing.
 package hostport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
+
+	"relayedge/internal/sockopt"
 )
 
-// Bind is an address to listen on.
+// Bind is what to listen on: a TCP address, a unix socket, or a socket that the
+// process was started with.
 type Bind struct {
 	text string
 	// Host is an unmapped IP address; [::] stands for all addresses, also where
-	// no host is written. Of localhost it is 127.0.0.1.
+	// no host is written. Of localhost it is 127.0.0.1. It is the zero Addr for
+	// what is no TCP address.
 	Host netip.Addr
 	Port uint16 // 0: any free one
+	Path string // of a unix socket
+	Name string // of a socket that is handed over
 }
 
 // ParseBind reads host:port, whose host is an IP address, localhost, or nothing
-// for all addresses.
+// for all addresses; unix:/path; or fd:NAME.
 func ParseBind(s string) (Bind, error) {
+	if path, ok := strings.CutPrefix(s, unixPrefix); ok {
+		return parseLocal(path)
+	}
+	if name, ok := strings.CutPrefix(s, handedPrefix); ok {
+		return parseHanded(name)
+	}
 	host, number, err := net.SplitHostPort(s)
 	if err != nil {
-		return Bind{}, fmt.Errorf("%q is no address to listen on; write host:port, as in 127.0.0.1:8443 or [::]:443", s)
+		return Bind{}, fmt.Errorf("%q is no address to listen on; write host:port, as in 127.0.0.1:8443 or [::]:443, or unix:/path", s)
 	}
 	port, ok := parsePort(number)
 	if !ok {
@@ -48,12 +63,20 @@ func ParseBind(s string) (Bind, error) {
 	return b, nil
 }
 
-// Loopback reports whether only this machine reaches it.
-func (b Bind) Loopback() bool { return b.Host.IsLoopback() }
+// TCP reports whether it is a TCP address, written as host:port.
+func (b Bind) TCP() bool { return b.Host.IsValid() }
+
+// Loopback reports whether only this machine reaches it: by its loopback
+// addresses, or a unix socket. Of a socket that is handed over nothing is known.
+func (b Bind) Loopback() bool { return b.Host.IsLoopback() || b.Path != "" }
 
 // Overlaps reports whether two sockets cannot both listen: the same address, or
-// the same port where one takes all addresses. Port 0 is a free one each time.
+// the same port where one takes all addresses; the same path; the same name. Port
+// 0 is a free one each time.
 func (b Bind) Overlaps(c Bind) bool {
+	if !b.TCP() || !c.TCP() {
+		return b.Path != "" && filepath.Clean(b.Path) == filepath.Clean(c.Path) || b.Name != "" && b.Name == c.Name
+	}
 	covers := func(x, y netip.Addr) bool {
 		return x == y || x == netip.IPv6Unspecified() || x == netip.IPv4Unspecified() && y.Is4()
 	}
@@ -63,19 +86,40 @@ func (b Bind) Overlaps(c Bind) bool {
 // Listen listens on it: an IPv4 address, 0.0.0.0 too, takes IPv4 alone, [::]
 // takes both. Its error is a *ListenError.
 func (b Bind) Listen() (net.Listener, error) {
+	switch {
+	case b.Path != "":
+		return b.listenLocal()
+	case b.Name != "":
+		ln, err := inherited().listen(b.Name)
+		if err != nil {
+			return nil, &ListenError{b.text, err}
+		}
+		return ln, nil
+	}
 	network := "tcp"
 	if b.Host.Is4() {
 		network = "tcp4" // "tcp" would make 0.0.0.0 take IPv6 as well
 	}
-	ln, err := net.Listen(network, b.text)
+	ln, err := sockopt.Options{}.ListenConfig().Listen(context.Background(), network, b.text)
 	if err == nil {
 		return ln, nil
 	}
-	cause := err
+	return nil, listenError(b.text, err)
+}
+
+func listenError(bind string, err error) *ListenError {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		cause = errno // the rest is what ListenError says
+		return &ListenError{bind, errno} // the rest is what ListenError says
 	}
-	return nil, &ListenError{b.text, cause}
+	return &ListenError{bind, err}
+}
+
+// Text is the address of a socket as the policy writes it.
+func Text(a net.Addr) string {
+	if a.Network() == "unix" {
+		return unixPrefix + a.String()
+	}
+	return a.String()
 }
 
 // ListenError says why a socket could not listen, and what to do.
@@ -86,6 +130,13 @@ type ListenError struct {
 
 func (e *ListenError) Error() string {
 	text := fmt.Sprintf("cannot listen on %s: %v", e.Bind, e.Cause)
+	if strings.HasPrefix(e.Bind, unixPrefix) && e.Cause != syscall.EADDRINUSE {
+		switch e.Cause {
+		case syscall.EACCES, syscall.EPERM, syscall.ENOENT, syscall.ENOTDIR, syscall.EROFS:
+			return text + "; its folder must exist, and this process must be allowed to write there"
+		}
+		return text
+	}
 	switch e.Cause {
 	case syscall.EADDRINUSE:
 		return text + "; another process listens there; stop it, or choose another address"
@@ -98,19 +149,6 @@ func (e *ListenError) Error() string {
 }
 
 func (e *ListenError) Unwrap() error { return e.Cause }
-
-// CheckTarget says what is wrong with an address to connect to: host:port,
-// whose host is a name or an IP address.
-func CheckTarget(s string) error {
-	host, number, err := net.SplitHostPort(s)
-	if err != nil || host == "" {
-		return fmt.Errorf("%q is no address; write host:port, as in 127.0.0.1:7777 or [::1]:7777", s)
-	}
-	if port, ok := parsePort(number); !ok || port == 0 {
-		return fmt.Errorf("%q is no port; allowed is 1 to 65535", number)
-	}
-	return nil
-}
 
 // parsePort takes plain decimals alone: a name or a leading zero is a mistake.
 func parsePort(s string) (port uint16, ok bool) {

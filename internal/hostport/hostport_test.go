@@ -126,6 +126,9 @@ func TestCheckTarget(t *testing.T) {
 		"127.0.0.1": "host:port", ":7777": "host:port", "::1:7777": "host:port", "": "host:port",
 		"127.0.0.1:0": "1 to 65535", "127.0.0.1:00": "1 to 65535", "127.0.0.1:07777": "1 to 65535",
 		"127.0.0.1:65536": "1 to 65535", "127.0.0.1:http": "1 to 65535",
+		"unix:/run/relay.sock": "", "unix:relay.sock": "", "unix:": "has no path",
+		"unix:@relay": "abstract", "unix:/etc/relayedge/@relay": "abstract",
+		"unix:/" + strings.Repeat("x", 106): "", "unix:/" + strings.Repeat("x", 107): "108 bytes",
 	} {
 		err := CheckTarget(target)
 		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {

@@ -177,7 +177,7 @@ func (d *decoder) names(n *yaml.Node, v reflect.Value, f *field, key string, at 
 
 // elementOf is the field of one element of a list or map: what holds for the elements stays.
 func elementOf(f *field) *field {
-	return &field{key: f.key, shape: f.shape.elem, enum: f.enum, path: f.path, doc: f.doc, required: true}
+	return &field{key: f.key, shape: f.shape.elem, enum: f.enum, path: f.path, pathBehind: f.pathBehind, doc: f.doc, required: true}
 }
 
 func (d *decoder) list(n *yaml.Node, v reflect.Value, f *field, key string, at position) {
@@ -294,8 +294,9 @@ func (d *decoder) resolvePath(v reflect.Value, f *field) {
 	if !f.path || v.Kind() != reflect.String {
 		return
 	}
-	if p := v.String(); p != "" && !filepath.IsAbs(p) {
-		v.SetString(filepath.Join(d.dir, p))
+	p, found := strings.CutPrefix(v.String(), f.pathBehind)
+	if found && p != "" && !filepath.IsAbs(p) {
+		v.SetString(f.pathBehind + filepath.Join(d.dir, p))
 	}
 }
 
@@ -348,6 +349,15 @@ func (d *decoder) unwritten(v reflect.Value, f *field, key string, at position, 
 		if lo > hi {
 			d.fault(at, key, "no value is left for it; allowed: %s", rangeText(f, ints))
 			return
+		}
+		if def.ref != "" {
+			d.doc.held[key] = def.ref
+		}
+		if value < lo && f.min.ref != "" {
+			d.doc.held[key] = f.min.ref
+		}
+		if value > hi && f.max.ref != "" {
+			d.doc.held[key] = f.max.ref
 		}
 		value = min(max(value, lo), hi)
 		v.SetInt(value)

@@ -12,7 +12,8 @@
 //	zero:"off"              what 0 means where 0 has a meaning of its own (for documentation and messages)
 //	enum:"a|b|c"            the allowed values of a string, or of each element of a list of strings
 //	required:"true"         the key must be written
-//	path:"true"             a file path: relative ones are relative to the folder of the policy file
+//	path:"true"             a file path: relative ones are relative to the folder of the policy file;
+//	                        path:"unix" says so of what stands behind "unix:", other texts stay
 //	doc:"what it does"      one phrase
 //
 // Field types: bool, int, string, any type with UnmarshalText (netip.Prefix,
@@ -30,7 +31,8 @@
 // a method PolicyKey() string (a dotted path below the struct: "addresses[0]")
 // is reported at that key's position. A key that has a fault of its own already
 // stands at its default then, and what Validate says of it is dropped, so that
-// one fault neither hides nor makes others. Validate is asked for sections that
+// one fault neither hides nor makes others; so is an error whose method
+// PolicyBound() string names such a key, on which its range hangs. Validate is asked for sections that
 // are not written too: the program runs with their values.
 //
 // # The YAML that is understood

@@ -18,6 +18,7 @@ type Document struct {
 	faults Faults
 	at     map[string]position // the keys that are written
 	dirty  map[string]bool     // keys that were probably meant by an unknown key
+	held   map[string]string   // keys whose default another key has moved, with that key
 }
 
 // Read reads the policy at path into the struct that into points to. The error
@@ -48,7 +49,7 @@ func Parse(name string, src []byte, into any) *Document {
 
 func parse(name, dir string, src []byte, into any) *Document {
 	s := shapeOf(into)
-	doc := &Document{file: name, at: map[string]position{}, dirty: map[string]bool{}}
+	doc := &Document{file: name, at: map[string]position{}, dirty: map[string]bool{}, held: map[string]string{}}
 	text, faults := plainText(name, src)
 	if len(faults) > 0 {
 		doc.faults = faults
@@ -93,6 +94,19 @@ func (d *Document) Written(key string) bool {
 
 // Line returns the line in which the key stands, or 0.
 func (d *Document) Line(key string) int { return d.at[key].line }
+
+// Origin says where the value of a key comes from: "policy.yaml:12", "default",
+// or, of a default that the range or the value of another key has moved,
+// "default, held by max_connections".
+func (d *Document) Origin(key string) string {
+	if at, ok := d.at[key]; ok {
+		return fmt.Sprintf("%s:%d", printable(d.file), at.line)
+	}
+	if by, ok := d.held[key]; ok {
+		return "default, held by " + by
+	}
+	return "default"
+}
 
 // Clean reports whether the key and all below it were read without fault, so
 // that its value can be held against others.
@@ -146,6 +160,12 @@ func (d *decoder) validate(v reflect.Value, path string) {
 			key = join(path, keyed.PolicyKey())
 			// An error that reads well alone begins with its key, as a fault does.
 			text = strings.TrimPrefix(text, keyed.PolicyKey()+": ")
+		}
+		if bounded, ok := errors.AsType[interface {
+			error
+			PolicyBound() string
+		}](err); ok && bounded.PolicyBound() != "" && !d.doc.Clean(join(path, bounded.PolicyBound())) {
+			continue
 		}
 		if d.doc.Clean(key) {
 			found = append(found, d.doc.place(key).fault(d.doc.file, key, text))

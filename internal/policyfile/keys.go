@@ -45,7 +45,9 @@ type field struct {
 	enum     []string
 	required bool
 	path     bool
-	doc      string
+	// pathBehind is the prefix behind which a path stands; a text without it is none.
+	pathBehind string
+	doc        string
 }
 
 // bound is a number, or another key of the same level, divided.
@@ -173,11 +175,18 @@ func readField(s *shape, sf reflect.StructField, key string, index []int, above 
 		index:    index,
 		zero:     sf.Tag.Get("zero"),
 		required: sf.Tag.Get("required") == "true",
-		path:     sf.Tag.Get("path") == "true",
+		path:     sf.Tag.Get("path") != "",
 		doc:      sf.Tag.Get("doc"),
 	}
 	wrong := func(why string) {
 		panic(fmt.Sprintf("policyfile: %v: key %s: %s", s.typ, key, why))
+	}
+	switch sf.Tag.Get("path") {
+	case "", "true":
+	case "unix":
+		f.pathBehind = "unix:"
+	default:
+		wrong("path is neither true nor unix")
 	}
 	f.def, f.hasDef = sf.Tag.Lookup("default")
 	if key == "" || s.field(key) != nil {

@@ -23,6 +23,8 @@ func (c Config) Validate() error {
 	var faults []error
 	if bind, err := hostport.ParseBind(c.BindAddr); err != nil {
 		faults = append(faults, keyfault.New("bind_addr", "%w", err))
+	} else if !bind.TCP() {
+		faults = append(faults, keyfault.New("bind_addr", "%q is no host:port, by which whoever collects metrics connects; write one, as in 127.0.0.1:9090", c.BindAddr))
 	} else if c.Enabled && !bind.Loopback() && !c.AllowPublic {
 		faults = append(faults, keyfault.New("bind_addr", "%q is not loopback and the endpoint has no authentication; "+
 			"use 127.0.0.1 or [::1], or set allow_public: true and firewall it", c.BindAddr))

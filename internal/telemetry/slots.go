@@ -1,9 +1,11 @@
 package telemetry
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -42,8 +44,7 @@ func (s *slots) Accept() (net.Conn, error) {
 	nc, err := s.Listener.Accept()
 	if err != nil {
 		<-s.open
-		s.fail(err)
-		return nil, err
+		return nil, s.fail(err)
 	}
 	s.failing = false
 	c := &conn{Conn: nc, slots: s}
@@ -54,17 +55,38 @@ func (s *slots) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// fail logs the first of failures in a row; the server tries again by itself.
-func (s *slots) fail(err error) {
+// fail logs the first of failures in a row, and returns what net/http should
+// make of it: after one that passes it tries again by itself, with pauses up to
+// a second.
+func (s *slots) fail(err error) error {
 	select {
 	case <-s.closing:
+		return err
 	default:
-		if !s.failing {
-			s.log.Warn("Metrics endpoint cannot accept", "err", err)
-		}
+	}
+	if !s.failing {
+		s.log.Warn("Metrics endpoint cannot accept", "err", err)
 	}
 	s.failing = true
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		return err
+	}
+	switch errno {
+	case syscall.EBADF, syscall.EINVAL, syscall.ENOTSOCK, syscall.EFAULT:
+		return err // the socket itself is none
+	}
+	return passing{err}
 }
+
+// passing is an error of accept that a pause may mend. net/http knows only some
+// as such: a lack of descriptors, but not one of memory, and no fault of the
+// newcomer's network.
+type passing struct{ error }
+
+func (p passing) Unwrap() error { return p.error }
+func (passing) Timeout() bool   { return false }
+func (passing) Temporary() bool { return true }
 
 func (s *slots) Close() error {
 	s.closeOnce.Do(func() { close(s.closing) })

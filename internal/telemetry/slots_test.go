@@ -157,8 +157,10 @@ func TestSlots(t *testing.T) {
 func TestAcceptErrors(t *testing.T) {
 	t.Run("survived", func(t *testing.T) {
 		inBubble(t, Options{}, func(t *testing.T, e *endpoint) {
-			for range 20 {
-				e.ln.SetAcceptError(syscall.EMFILE)
+			for range 4 {
+				for _, passes := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EPROTO} {
+					e.ln.SetAcceptError(passes)
+				}
 			}
 			c := e.dial()
 			e.ask(c, "GET", "/healthz")

@@ -15,6 +15,7 @@ const maxSelfIssued = 100
 
 // Config is the certificates section of the policy.
 type Config struct {
+	ACME       ACME       `key:"acme" doc:"certificates that are ordered from a certificate authority"`
 	Files      []FilePair `key:"files" default:"[]" doc:"certificates from files; a changed pair is picked up by itself"`
 	SelfIssued []string   `key:"self_issued" default:"[]" doc:"names for a certificate of our own making, for development"`
 }
@@ -85,8 +86,8 @@ func issuableName(written string) (string, error) {
 	if wildcard {
 		name = "*." + name
 	}
-	if len(name) > maxNameLen {
-		return "", fmt.Errorf("%q is longer than the %d bytes of a DNS name", written, maxNameLen)
+	if len(name) > MaxNameLen {
+		return "", fmt.Errorf("%q is longer than the %d bytes of a DNS name", written, MaxNameLen)
 	}
 	return name, nil
 }

@@ -81,7 +81,7 @@ func (p *filePair) refresh(now time.Time) bool {
 	if err != nil {
 		if text := err.Error(); text != p.fault {
 			p.fault = text
-			p.log.Error("changed certificate files are not used, the certificate in force stays", "err", err)
+			p.log.Error("changed certificate files are not used, the certificate in force stays", "error", err)
 		}
 		p.tellEnd(now)
 		return false

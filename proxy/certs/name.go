@@ -7,16 +7,16 @@ import (
 
 // Bounds of RFC 1035, section 2.3.4, in the textual form without a final dot.
 const (
-	maxNameLen  = 253
+	MaxNameLen  = 253
 	maxLabelLen = 63
 )
 
-// appendName appends the lower-case form of a DNS name, without its final dot,
+// AppendName appends the lower-case form of a DNS name, without its final dot,
 // to dst and reports whether name is one. Underscores pass: names with them
 // resolve and are in use. A wildcard is no name.
-func appendName(dst []byte, name string) ([]byte, bool) {
+func AppendName(dst []byte, name string) ([]byte, bool) {
 	name = strings.TrimSuffix(name, ".")
-	if len(name) > maxNameLen {
+	if len(name) > MaxNameLen {
 		return dst, false
 	}
 	label := 0
@@ -46,16 +46,16 @@ func appendName(dst []byte, name string) ([]byte, bool) {
 	return dst, label > 0 && name[len(name)-1] != '-'
 }
 
-// canonicalName is appendName for those who keep the result.
+// canonicalName is AppendName for those who keep the result.
 func canonicalName(name string) (string, bool) {
-	b, ok := appendName(nil, name)
+	b, ok := AppendName(nil, name)
 	return string(b), ok
 }
 
-// isIPLiteral tells whether a server name is the text of an IP address, with or
+// IsAddress tells whether a server name is the text of an IP address, with or
 // without the brackets of a URL. RFC 6066, section 3 forbids such names, and
 // clients send them.
-func isIPLiteral(name string) bool {
+func IsAddress(name string) bool {
 	if inner, ok := strings.CutPrefix(name, "["); ok {
 		if name, ok = strings.CutSuffix(inner, "]"); !ok {
 			return false

@@ -60,7 +60,7 @@ func (s *selfIssued) refresh(now time.Time) bool {
 	if err != nil {
 		// The names made a certificate at Open: this is beyond what can be expected,
 		// and the next look tries again.
-		s.log.Error("self-issued certificate not renewed", "err", err)
+		s.log.Error("self-issued certificate not renewed", "error", err)
 		return false
 	}
 	s.cert = cert

@@ -88,14 +88,14 @@ func (s *snapshot) find(serverName string) ([]*tls.Certificate, bool) {
 		return s.fallback, s.configured
 	}
 	// A name may be as long as a hello: what cannot be a DNS name costs no look at its bytes.
-	if len(serverName) > maxNameLen+1 {
+	if len(serverName) > MaxNameLen+1 {
 		return nil, false
 	}
-	if isIPLiteral(serverName) {
+	if IsAddress(serverName) {
 		return s.fallback, s.configured
 	}
-	var buf [maxNameLen]byte
-	name, ok := appendName(buf[:0], serverName)
+	var buf [MaxNameLen]byte
+	name, ok := AppendName(buf[:0], serverName)
 	if !ok {
 		return nil, false
 	}

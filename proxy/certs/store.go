@@ -1,6 +1,6 @@
-// Package certs owns where certificates come from: PEM files, and one of our own
-// making for development. It chooses the certificate for a client hello and
-// keeps what it serves up to date.
+// Package certs owns where certificates come from: PEM files, a certificate
+// authority (ACME, RFC 8555), and one of our own making for development. It
+// chooses the certificate for a client hello and keeps what it serves up to date.
 //
 // It knows neither listeners nor routes, sends no alert and refuses no
 // connection: it answers ErrUnknownName or ErrUnavailable, and the caller acts.
@@ -10,10 +10,23 @@
 //     crypto/tls itself refuses); a certificate that holds the very name comes
 //     before one that covers it by a wildcard, which stands for exactly one label;
 //   - no server name, or the text of an IP address, gets the first configured
-//     certificate: the first of files, or else our own;
+//     certificate: the first of files, or else the first that is ordered, or else
+//     our own;
 //   - of several certificates for a name (an ECDSA and an RSA pair), the first
 //     that the client supports;
-//   - a name that no certificate holds, or that is no DNS name: ErrUnknownName.
+//   - a name that no certificate holds, or that is no DNS name: ErrUnknownName;
+//   - a hello that offers acme-tls/1 and nothing else gets the answer to the
+//     challenge that is open for its name, or ErrUnknownName.
+//
+// # Certificates from a CA
+//
+// Each name of the acme section is ordered by itself, and no other name ever is.
+// The manager does it in the background, within Watch: neither a handshake nor
+// the start waits for the CA. certmagic generates keys, stores what is issued and
+// fetches staples; the orders are acmez's, one challenge at a time. The two open
+// no socket and keep no time: the challenges are answered by the edge's own
+// listeners (validation.go, http01.go), and when to order is decided here, from a
+// record for each name that is in the storage before the order is placed.
 package certs
 
 import (
@@ -58,6 +71,7 @@ type Store struct {
 
 	mu      sync.Mutex // held while sources refresh: never by a lookup
 	sources []source   // in configured order
+	acme    *manager   // nil if nothing is ordered
 }
 
 // Open loads every certificate. A pair that cannot be used is an error that
@@ -65,7 +79,7 @@ type Store struct {
 // outside its validity is served, with a warning, since clients may still want
 // it more than no edge at all.
 func Open(cfg Config, log *slog.Logger) (*Store, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := errors.Join(cfg.Validate(), cfg.ACME.Validate()); err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	var faults []error
@@ -78,6 +92,17 @@ func Open(cfg Config, log *slog.Logger) (*Store, error) {
 			continue
 		}
 		s.sources = append(s.sources, src)
+	}
+	if cfg.ACME.Enabled() {
+		m, err := openACME(cfg.ACME, now, log)
+		if err != nil {
+			faults = append(faults, err)
+		} else {
+			s.acme = m
+			for _, d := range m.domains {
+				s.sources = append(s.sources, d)
+			}
+		}
 	}
 	if len(cfg.SelfIssued) > 0 {
 		src, err := openSelfIssued(cfg.SelfIssued, now, log)
@@ -99,6 +124,12 @@ func Open(cfg Config, log *slog.Logger) (*Store, error) {
 // one certificate for the name, allocates nothing. Its errors are ErrUnknownName
 // and ErrUnavailable, unwrapped.
 func (s *Store) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if Validation(hello) {
+		if s.acme == nil {
+			return nil, ErrUnknownName
+		}
+		return s.acme.challenges.certificate(hello.ServerName)
+	}
 	candidates, configured := s.served.Load().find(hello.ServerName)
 	switch {
 	case !configured:
@@ -113,16 +144,38 @@ func (s *Store) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error
 // when there are none.
 func (s *Store) NotAfter() time.Time { return s.served.Load().notAfter }
 
+// OrderOpen reports whether a CA has been asked to validate a name by
+// tls-alpn-01 and has not said how that ended: whether a validation may come.
+func (s *Store) OrderOpen() bool { return s.acme != nil && s.acme.challenges.tls.Load() > 0 }
+
+// WithoutHTTP01 says that http_bind could not be bound: the other challenge is
+// used alone. It is for the time before Watch.
+func (s *Store) WithoutHTTP01() {
+	if s.acme != nil {
+		s.acme.authority.withoutHTTP()
+	}
+}
+
 // Watch keeps the certificates up to date until ctx ends: changed files are
-// loaded within seconds, our own certificate is made anew before it expires.
-// What is no better than the certificate in force does not replace it.
+// loaded within seconds, our own certificate is made anew before it expires,
+// those of a CA are ordered and renewed. What is no better than the certificate
+// in force does not replace it.
 func (s *Store) Watch(ctx context.Context) {
+	var ordered chan struct{}
+	if s.acme != nil {
+		var tasks sync.WaitGroup
+		defer tasks.Wait()
+		tasks.Go(func() { s.acme.run(ctx) })
+		ordered = s.acme.changed
+	}
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-ordered:
+			s.refresh(time.Now())
 		case <-tick.C:
 			s.refresh(time.Now())
 		}

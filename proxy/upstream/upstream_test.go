@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"relayedge/internal/keyfault"
 	"relayedge/internal/memconn"
 )
 
@@ -38,6 +37,12 @@ func (l *logText) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
+}
+
+// hangUp does with a link what a session does at its end.
+func hangUp(l *Link) {
+	l.Conn.Close()
+	l.Release()
 }
 
 func failing(err error) DialFunc {
@@ -145,7 +150,7 @@ func TestUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(true, 2)
-		c.Close()
+		hangUp(c)
 		relay.Close()
 	})
 }
@@ -166,7 +171,7 @@ func TestFlappingIsNotAStorm(t *testing.T) {
 		for range 1000 { // 100 seconds
 			fails = !fails
 			if c, err := u.Dial(t.Context()); err == nil {
-				c.Close()
+				hangUp(c)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -205,7 +210,7 @@ func TestTheLogIsRightInTheEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Close()
+		hangUp(c)
 		time.Sleep(9*time.Second - time.Nanosecond)
 		synctest.Wait()
 		if n := strings.Count(log.String(), "\n"); n != 1 {
@@ -218,35 +223,4 @@ func TestTheLogIsRightInTheEnd(t *testing.T) {
 		}
 		relay.Close()
 	})
-}
-
-func TestValidate(t *testing.T) {
-	tests := []struct {
-		addresses []string
-		key, says string
-	}{
-		{[]string{"127.0.0.1:7777"}, "", ""},
-		{[]string{"relay.internal:7777"}, "", ""},
-		{nil, "addresses", "an upstream has one"},
-		{[]string{"127.0.0.1:1", "127.0.0.1:2"}, "addresses", "2 addresses"},
-		{[]string{"127.0.0.1"}, "addresses[0]", "host:port"},
-		{[]string{"127.0.0.1:00"}, "addresses[0]", "1 to 65535"},
-	}
-	for _, tt := range tests {
-		t.Run(strings.Join(tt.addresses, " "), func(t *testing.T) {
-			c := validConfig()
-			c.Addresses = tt.addresses
-			err := c.Validate()
-			if tt.key == "" {
-				if err != nil {
-					t.Errorf("Validate: %v", err)
-				}
-				return
-			}
-			fault, ok := errors.AsType[*keyfault.Fault](err)
-			if !ok || fault.Key != tt.key || !strings.Contains(fault.Text, tt.says) {
-				t.Errorf("Validate: %v; want one of %s that says %q", err, tt.key, tt.says)
-			}
-		})
-	}
 }

@@ -12,6 +12,7 @@ import (
 )
 
 const (
+	proxyV1        = "proxy-v1"
 	proxyV2        = "proxy-v2"
 	channelBinding = "channel_binding"
 )
@@ -34,6 +35,7 @@ func (p *Policy) adapt(doc *policyfile.Document) {
 	for name, u := range p.Upstreams {
 		if p.Relay.InProcess && !doc.Written(upstreamKey(name, "addresses")) {
 			u.Addresses = []string{dialable(p.Relay.Bind)}
+			p.adapted(upstreamKey(name, "addresses"))
 		}
 		if p.leadsToRelay(u) && u.ClientAddress == proxyV2 {
 			p.adaptPair(doc, name, &u)
@@ -47,9 +49,11 @@ func (p *Policy) adapt(doc *policyfile.Document) {
 		// The edge has capped the clients already, or is the only one that is seen.
 		if !doc.Written("relay.limits.max_connections_per_ip") {
 			p.Relay.Limits.MaxConnectionsPerIP = 0
+			p.adapted("relay.limits.max_connections_per_ip")
 		}
 		if !doc.Written("relay.limits.max_connections_per_ipv6_48") {
 			p.Relay.Limits.MaxConnectionsPerIPv648 = 0
+			p.adapted("relay.limits.max_connections_per_ipv6_48")
 		}
 	}
 }
@@ -58,15 +62,18 @@ func (p *Policy) adapt(doc *policyfile.Document) {
 func (p *Policy) adaptPair(doc *policyfile.Document, name string, u *upstream.Config) {
 	if p.Relay.InProcess && !doc.Written("relay.proxy_protocol") {
 		p.Relay.ProxyProtocol = true
+		p.adapted("relay.proxy_protocol")
 	}
 	if !p.Relay.RequireChannelBinding {
 		return
 	}
 	if !doc.Written(upstreamKey(name, "proxy_tlvs")) && !slices.Contains(u.ProxyTLVs, channelBinding) {
 		u.ProxyTLVs = append(u.ProxyTLVs, channelBinding)
+		p.adapted(upstreamKey(name, "proxy_tlvs"))
 	}
 	if !doc.Written(upstreamKey(name, "channel_binding_tlv")) {
 		u.ChannelBindingTLV = p.Relay.ChannelBindingTLV
+		p.adapted(upstreamKey(name, "channel_binding_tlv"))
 	}
 }
 

@@ -51,7 +51,7 @@ func TestExampleDriftIsNoticed(t *testing.T) {
 	for _, row := range []struct{ name, old, new, want string }{
 		{"wrong default", "# default 64, 0 to max_connections, 0 = off", "# default 65, 0 to max_connections, 0 = off", "limits.max_connections_per_ip"},
 		{"wrong range", "# default 5 seconds, 1 to 60: time for a trusted", "# default 5 seconds, 1 to 61: time for a trusted", "limits.proxy_header_timeout_secs"},
-		{"wrong enum", "terminate | none:", "terminate | plain:", "listeners[].tls"},
+		{"wrong enum", "terminate | passthrough | none:", "terminate | plain:", "listeners[].tls"},
 		{"no unit", "# default 30 seconds, 1 to 3600:", "# default 30, 1 to 3600:", "limits.writer_stall_secs"},
 		{"no doc", ": networks refused at accept", ": ", "limits.deny"},
 		{"no comment", "  # default client, client | both: whose bytes are progress for connection_timeout_secs\n", "", "limits.idle_counts"},

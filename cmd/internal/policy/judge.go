@@ -9,6 +9,8 @@ import (
 	"relayedge/admission"
 	"relayedge/internal/hostport"
 	"relayedge/internal/policyfile"
+	"relayedge/proxy"
+	"relayedge/proxy/certs"
 	"relayedge/proxy/upstream"
 )
 
@@ -71,18 +73,54 @@ func (j *judgement) names() {
 }
 
 func (j *judgement) routes() {
-	names := slices.Sorted(maps.Keys(j.Upstreams))
 	for i, l := range j.Listeners {
-		if _, ok := j.Upstreams[l.Upstream]; ok || !j.clean(i, "upstream") {
-			continue
+		key := fmt.Sprintf("listeners[%d].upstream", i)
+		if l.Upstream != "" && j.clean(i, "upstream") {
+			j.route(key, l.Upstream)
+			j.protocols(i, key, l.Upstream)
 		}
-		meant := ""
-		if near := policyfile.Nearest(l.Upstream, names); near != "" {
-			meant = fmt.Sprintf("; did you mean %s?", near)
+		for _, name := range slices.Sorted(maps.Keys(l.ServerNames)) {
+			if key := fmt.Sprintf("listeners[%d].server_names.%s", i, name); j.doc.Clean(key) {
+				j.route(key, l.ServerNames[name])
+				j.protocols(i, key, l.ServerNames[name])
+			}
 		}
-		j.fault(fmt.Sprintf("listeners[%d].upstream", i), "there is no upstream %q%s; written under upstreams: %s",
-			l.Upstream, meant, strings.Join(names, ", "))
 	}
+}
+
+// route judges that an upstream exists.
+func (j *judgement) route(key, upstream string) {
+	if _, ok := j.Upstreams[upstream]; ok {
+		return
+	}
+	names := slices.Sorted(maps.Keys(j.Upstreams))
+	meant := ""
+	if near := policyfile.Nearest(upstream, names); near != "" {
+		meant = fmt.Sprintf("; did you mean %s?", near)
+	}
+	j.fault(key, "there is no upstream %q%s; written under upstreams: %s", upstream, meant, strings.Join(names, ", "))
+}
+
+// protocols judges that a listener has something to offer for an upstream. One
+// that offers nothing to anybody agrees on nothing, which suits all.
+func (j *judgement) protocols(listener int, key, upstream string) {
+	l, speaks := j.Listeners[listener], j.Upstreams[upstream].ALPN
+	if l.TLS != "terminate" || len(speaks) == 0 || len(l.ALPN) == 0 || !j.clean(listener, "alpn") || !j.clean(listener, "tls") || !j.doc.Clean(upstreamKey(upstream, "alpn")) {
+		return
+	}
+	if !slices.ContainsFunc(l.ALPN, func(p string) bool { return slices.Contains(speaks, p) }) {
+		j.fault(key, "the upstream %s speaks %s, of which this listener's alpn has none (%s); add one there", upstream, strings.Join(speaks, ", "), strings.Join(l.ALPN, ", "))
+	}
+}
+
+// leads are the upstreams that a listener's connections may go to.
+func leads(l proxy.ListenerConfig) []string {
+	to := slices.Collect(maps.Values(l.ServerNames))
+	if l.Upstream != "" {
+		to = append(to, l.Upstream)
+	}
+	slices.Sort(to)
+	return slices.Compact(to)
 }
 
 // loops finds upstreams that lead back to a listener: a connection would go
@@ -103,14 +141,40 @@ func (j *judgement) loops() {
 }
 
 func (j *judgement) certificates() {
-	if len(j.Certificates.Files) > 0 || len(j.Certificates.SelfIssued) > 0 {
+	j.acme()
+	if len(j.Certificates.Files) > 0 || len(j.Certificates.SelfIssued) > 0 || j.Certificates.ACME.Enabled() {
 		return
 	}
 	for i, l := range j.Listeners {
 		if l.TLS == "terminate" && j.clean(i, "tls") {
 			j.fault(fmt.Sprintf("listeners[%d].tls", i),
-				"terminate needs a certificate; write certificates.files, or certificates.self_issued for development, or tls: none here")
+				"terminate needs a certificate; write certificates.files or certificates.acme, or certificates.self_issued for development, or tls: none here")
 		}
+	}
+}
+
+// acme holds the names that are ordered against the listeners that answer the CA.
+func (j *judgement) acme() {
+	const section = "certificates.acme"
+	acme := j.Certificates.ACME
+	if !acme.Enabled() {
+		if acme.AgreeToTerms {
+			j.fault(section+".domains", "is empty, so nothing is ordered; name at least one, or take acme out")
+		}
+		return
+	}
+	answers := false
+	for i, l := range j.Listeners {
+		if l.TLS != "terminate" || !j.clean(i, "tls") {
+			continue
+		}
+		answers = true
+		if slices.Contains(l.ALPN, certs.ValidationProtocol) {
+			j.fault(fmt.Sprintf("listeners[%d].alpn", i), "%s is answered by certificates.acme and never reaches a relay; take it out", certs.ValidationProtocol)
+		}
+	}
+	if len(j.Listeners) > 0 && !answers && acme.UsesTLS() && !acme.UsesHTTP() {
+		j.fault(section+".challenges", "tls-alpn-01 is answered by a listener with tls: terminate, and there is none; write one, or add http-01")
 	}
 }
 
@@ -127,6 +191,9 @@ func (j *judgement) sockets() {
 	}
 	for i, l := range j.Listeners {
 		add(fmt.Sprintf("listeners[%d].bind", i), l.Bind)
+	}
+	if len(j.Listeners) > 0 && j.Certificates.ACME.UsesHTTP() {
+		add("certificates.acme.http_bind", j.Certificates.ACME.HTTPBind)
 	}
 	if j.Metrics.Enabled && len(j.Listeners) > 0 {
 		add("metrics.bind_addr", j.Metrics.BindAddr)
@@ -176,17 +243,24 @@ func overlap(a, b string) bool {
 func (j *judgement) relayPath() {
 	leading := map[string]bool{}
 	for i, l := range j.Listeners {
-		u, ok := j.Upstreams[l.Upstream]
-		if !ok || !j.leadsToRelay(u) {
-			continue
+		toRelay := false
+		for _, name := range leads(l) {
+			u, ok := j.Upstreams[name]
+			if !ok || !j.leadsToRelay(u) {
+				continue
+			}
+			toRelay = true
+			if !leading[name] {
+				leading[name] = true
+				j.pair(name, u)
+			}
 		}
-		if !leading[l.Upstream] {
-			leading[l.Upstream] = true
-			j.pair(l.Upstream, u)
-		}
-		if l.TLS == "none" && j.Relay.ProxyProtocol && j.Relay.RequireChannelBinding {
-			j.fault(fmt.Sprintf("listeners[%d].tls", i),
-				"without TLS there is no session to bind a proof of identity to, which the relay behind it requires; write tls: terminate, or relay.require_channel_binding: false")
+		tls := fmt.Sprintf("listeners[%d].tls", i)
+		switch {
+		case toRelay && l.TLS == "passthrough":
+			j.fault(tls, "passthrough leaves TLS to the relay, and relaycore ends none; write tls: terminate for the listener that leads to it")
+		case toRelay && l.TLS == "none" && j.Relay.ProxyProtocol && j.Relay.RequireChannelBinding:
+			j.fault(tls, "without TLS there is no session to bind a proof of identity to, which the relay behind it requires; write tls: terminate, or relay.require_channel_binding: false")
 		}
 	}
 	if !j.Relay.InProcess || len(j.Listeners) == 0 {
@@ -201,6 +275,10 @@ func (j *judgement) relayPath() {
 }
 
 func (j *judgement) pair(name string, u upstream.Config) {
+	if u.ClientAddress == proxyV1 {
+		j.fault(upstreamKey(name, "client_address"), "this relay reads PROXY v2 headers alone; write proxy-v2, and relay.proxy_protocol: true")
+		return
+	}
 	if sends := u.ClientAddress == proxyV2; sends != j.Relay.ProxyProtocol {
 		key := upstreamKey(name, "client_address")
 		if !j.doc.Written(key) {
@@ -226,7 +304,7 @@ func (j *judgement) pair(name string, u upstream.Config) {
 // trust looks whether the relay would believe the edge in its own process.
 func (j *judgement) trust() {
 	bind, err := hostport.ParseBind(j.Relay.Bind)
-	if err != nil || !bind.Loopback() {
+	if err != nil || !bind.Host.IsLoopback() { // who connects to a unix socket is believed for its permissions
 		return
 	}
 	if !admission.NewNetworks(j.Relay.TrustProxyFrom).Contains(bind.Host) {

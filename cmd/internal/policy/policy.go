@@ -6,6 +6,7 @@ package policy
 import (
 	"errors"
 
+	"relayedge/internal/logging"
 	"relayedge/internal/policyfile"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
@@ -23,15 +24,10 @@ type Policy struct {
 	Limits       proxy.Limits               `key:"limits" doc:"the edge's limits"`
 	Metrics      telemetry.Config           `key:"metrics" doc:"the edge's metrics endpoint"`
 	Relay        relaycore.Config           `key:"relay" doc:"the relay that is shipped with the edge"`
-	Log          Log                        `key:"log" doc:"what is logged, on standard error"`
+	Log          logging.Config             `key:"log" doc:"what is logged, on standard error"`
 
 	relayWritten bool
-}
-
-// Log is the log section.
-type Log struct {
-	Level  string `key:"level" default:"info" enum:"debug|info|warn|error" doc:"the least level that is logged"`
-	Format string `key:"format" default:"text" enum:"text|json" doc:"text: key=value; json: one object a line"`
+	origins      origins
 }
 
 // DefaultUpstream is the name of the upstream that exists where none is written.
@@ -65,6 +61,7 @@ func Default() *Policy {
 
 func (p *Policy) finish(doc *policyfile.Document) (*Policy, error) {
 	p.relayWritten = doc.Written("relay")
+	p.origins.doc = doc
 	p.adapt(doc)
 	p.judge(doc)
 	if err := doc.Err(); err != nil {

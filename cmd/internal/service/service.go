@@ -40,19 +40,6 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return 0
 }
 
-// Logger returns the logger of the policy's log section.
-func Logger(cfg policy.Log, w io.Writer) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		panic("service: a log level that the policy does not allow: " + cfg.Level)
-	}
-	options := &slog.HandlerOptions{Level: level}
-	if cfg.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
-	}
-	return slog.New(slog.NewTextHandler(w, options))
-}
-
 // UntilSignal runs serve with a context that SIGTERM or SIGINT ends, and
 // returns what it returns. A second signal does not wait for it: it ends the
 // wait with nil.
@@ -158,10 +145,11 @@ func LoadPolicy(file string, need func(*policy.Policy) error) (*policy.Policy, e
 	return p, nil
 }
 
-// CheckCommand judges the file alone: it opens nothing that the policy names.
-func CheckCommand(need func(*policy.Policy) error) *cobra.Command {
+// CheckCommand judges the file alone and opens nothing that the policy names,
+// unless --machine asks for it: then look says what there is to look at.
+func CheckCommand(need func(*policy.Policy) error, look func(*Machine)) *cobra.Command {
 	var file string
-	var effective bool
+	var effective, machine bool
 	c := &cobra.Command{
 		Use:   "check -c FILE",
 		Short: "Judge a policy file: exit 0, or 1 with every fault and its place",
@@ -175,12 +163,23 @@ func CheckCommand(need func(*policy.Policy) error) *cobra.Command {
 				_, err = c.OutOrStdout().Write(policy.Effective(p))
 				return err
 			}
+			if machine {
+				m := &Machine{Policy: p, file: file, limit: DescriptorLimit(), warnings: c.ErrOrStderr()}
+				look(m)
+				if err := m.err(); err != nil {
+					return err
+				}
+				fmt.Fprintf(c.OutOrStdout(), "%s: ok (the file, and what it names on this machine)\n", file)
+				return nil
+			}
 			fmt.Fprintf(c.OutOrStdout(), "%s: ok (the file alone: what it names was not opened)\n", file)
 			return nil
 		},
 	}
 	RequirePolicyFlag(c, &file)
 	c.Flags().BoolVar(&effective, "effective", false, "print the policy with every default")
+	c.Flags().BoolVar(&machine, "machine", false, "also look at the machine: open the files, bind the ports, compare the descriptor limit with the caps; nothing is changed")
+	c.MarkFlagsMutuallyExclusive("effective", "machine")
 	return c
 }
 

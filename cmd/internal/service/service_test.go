@@ -11,26 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"relayedge/cmd/internal/policy"
 	"relayedge/internal/telemetry"
 )
-
-// What the log section allows is what the logger takes.
-func TestLogger(t *testing.T) {
-	for _, level := range []string{"debug", "info", "warn", "error"} {
-		for _, format := range []string{"text", "json"} {
-			var out bytes.Buffer
-			log := Logger(policy.Log{Level: level, Format: format}, &out)
-			for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
-				log.Log(t.Context(), l, l.String())
-			}
-			first, _, _ := strings.Cut(out.String(), "\n")
-			if !strings.Contains(first, strings.ToUpper(level)) || strings.HasPrefix(first, "{") != (format == "json") {
-				t.Errorf("level %s, format %s begin with %s", level, format, first)
-			}
-		}
-	}
-}
 
 // The first signal ends serve's context and waits for it, the second does not wait.
 func TestUntilSignal(t *testing.T) {

@@ -1,0 +1,114 @@
+package service
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/internal/logging"
+	"relayedge/internal/policyfile"
+)
+
+// Machine is what check --machine looks at: whether what the policy names is
+// there and can be had. It changes nothing: what it opens it closes again. A
+// command's look calls its methods, which collect the faults.
+type Machine struct {
+	Policy *policy.Policy
+
+	file     string
+	limit    int       // of descriptors
+	warnings io.Writer // where what is found but is no fault goes
+	faults   []error
+}
+
+// Fault adds a fault of a key.
+func (m *Machine) Fault(key, format string, args ...any) {
+	at := m.file
+	if origin := m.Policy.Origin(key); strings.HasPrefix(origin, m.file+":") {
+		at = origin
+	}
+	m.faults = append(m.faults, fmt.Errorf("%s: %s: %s", at, key, fmt.Sprintf(format, args...)))
+}
+
+func (m *Machine) err() error { return errors.Join(m.faults...) }
+
+// Log returns a logger for what is found on the way and is no fault.
+func (m *Machine) Log() *slog.Logger {
+	log, _ := logging.New(logging.Config{Level: "warn", Format: "text"}, m.warnings)
+	return log
+}
+
+// Files opens every file that the policy names at or below one of the keys.
+func (m *Machine) Files(keys ...string) {
+	for _, f := range policyfile.Files(m.Policy) {
+		if slices.ContainsFunc(keys, func(key string) bool {
+			below, ok := strings.CutPrefix(f.Key, key)
+			return ok && (below == "" || below[0] == '.' || below[0] == '[')
+		}) {
+			m.open(f.Key, f.Text)
+		}
+	}
+}
+
+func (m *Machine) open(key, path string) {
+	file, err := os.Open(path)
+	if err != nil {
+		m.Fault(key, "%v; check the path and who may read it", err)
+		return
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.IsDir() {
+		if _, err := file.ReadDir(1); err != nil && err != io.EOF {
+			m.Fault(key, "%v; check who may read it", err)
+		}
+		return
+	}
+	content, err := io.ReadAll(io.LimitReader(file, maxFile))
+	if err != nil {
+		m.Fault(key, "%v", err)
+		return
+	}
+	if strings.HasSuffix(key, ".client_ca_file") && !x509.NewCertPool().AppendCertsFromPEM(content) {
+		m.Fault(key, "%s holds no PEM certificate; write the CAs' certificates in it", path)
+	}
+}
+
+// maxFile is how much of a file is read to see that it can be.
+const maxFile = 16 << 20
+
+// Bind listens where the key says, and closes again. A socket file is not made:
+// its folder has to be there. What the service manager hands over is not looked at.
+func (m *Machine) Bind(key, bind string) {
+	if path, ok := strings.CutPrefix(bind, "unix:"); ok {
+		if _, err := os.Stat(filepath.Dir(path)); err != nil {
+			m.Fault(key, "%v; make the folder", err)
+		}
+		return
+	}
+	if strings.HasPrefix(bind, "fd:") {
+		return
+	}
+	ln, err := Listen(bind)
+	if err != nil {
+		m.Fault(key, "%v", err)
+		return
+	}
+	ln.Close()
+}
+
+// Descriptors holds the descriptor limit of this process, which has that of the
+// shell or unit that it was started in, against the connections of the key.
+func (m *Machine) Descriptors(key string, d Descriptors) {
+	d.Limit = m.limit
+	if d.Short() {
+		m.Fault(key, "%d connections need %d descriptors, and this process may have %d, enough for %d; %s",
+			d.Connections, d.Needed(), d.Limit, d.Room(), d.Advice(key))
+	}
+}

@@ -1,0 +1,117 @@
+package hostport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// socketMode lets the owner and the group of the process connect.
+const socketMode = 0o660
+
+// maxSocketPath is what a socket address holds beside its final NUL byte.
+const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
+// parseLocal reads the path of a unix socket.
+func parseLocal(path string) (Bind, error) {
+	switch {
+	case path == "":
+		return Bind{}, errors.New("unix: has no path; write one, as in unix:/run/relayedge/edge.sock")
+	case filepath.Base(path)[0] == '@': // net.Listen takes it for a name of the abstract namespace
+		return Bind{}, errors.New("an abstract socket has no permissions that could guard it; write the path of a file, as in unix:/run/relayedge/edge.sock")
+	case strings.ContainsRune(path, 0):
+		return Bind{}, fmt.Errorf("%q: the path of a socket has no NUL byte", path)
+	case len(path) > maxSocketPath:
+		return Bind{}, fmt.Errorf("%q is a path of %d bytes; allowed are %d, which is what a socket address holds", path, len(path), maxSocketPath)
+	}
+	return Bind{text: unixPrefix + path, Path: path}, nil
+}
+
+// unixListener is a unix socket that takes its file away when it closes: the
+// one that it made, and no other that has come into its place.
+type unixListener struct {
+	*net.UnixListener
+	path    string
+	made    fs.FileInfo
+	closing sync.Once
+}
+
+// listenLocal listens on a unix socket of mode 0660. A socket file that nobody
+// listens on any more is taken away first.
+func (b Bind) listenLocal() (net.Listener, error) {
+	if err := removeStale(b.Path); err != nil {
+		return nil, err
+	}
+	// The mode is set before the file exists, where the system can, so that at no
+	// moment more than the group may connect; a umask may still have narrowed it.
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { syscall.Fchmod(int(fd), socketMode) })
+	}}
+	ln, err := config.Listen(context.Background(), "unix", b.Path)
+	if err != nil {
+		return nil, listenError(b.text, err)
+	}
+	unix := ln.(*net.UnixListener)
+	unix.SetUnlinkOnClose(false)
+	l := &unixListener{UnixListener: unix, path: b.Path}
+	err = os.Chmod(b.Path, socketMode)
+	if err == nil {
+		l.made, err = os.Lstat(b.Path)
+	}
+	if err != nil {
+		unix.Close()
+		os.Remove(b.Path)
+		return nil, listenError(b.text, err)
+	}
+	return l, nil
+}
+
+// Close takes the file away and closes the socket, once.
+func (l *unixListener) Close() error {
+	err := net.ErrClosed
+	l.closing.Do(func() {
+		if info, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(info, l.made) {
+			os.Remove(l.path)
+		}
+		err = l.UnixListener.Close()
+	})
+	return err
+}
+
+// removeStale takes away a socket file that nobody listens on. Anything else
+// in its place is an error, and stays.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return listenError(unixPrefix+path, err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return &ListenError{unixPrefix + path, errNoSocket}
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	switch {
+	case err == nil, !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist):
+		// A full backlog, or no permission to ask, is no sign of an abandoned socket.
+		return &ListenError{unixPrefix + path, syscall.EADDRINUSE}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return listenError(unixPrefix+path, err)
+	}
+	return nil
+}
+
+// errNoSocket: something else stands at the path.
+var errNoSocket = errors.New("a file that is no socket stands there; take it away, or choose another path")

@@ -1,0 +1,257 @@
+package certs
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/mholt/acmez/v3/acme"
+	"go.uber.org/zap"
+)
+
+const (
+	// checkInterval is how often the storage is looked at for what another process
+	// has put there.
+	checkInterval = time.Minute
+	// stapleInterval is how often a staple is looked at; it is fetched anew when
+	// half of its time is over.
+	stapleInterval = time.Hour
+	// storagePause follows a storage that could not be written.
+	storagePause = time.Minute
+	// lookInterval is checkInterval for a name that has no certificate, and the
+	// pause after the sight of another process that orders it.
+	lookInterval = 5 * time.Second
+	// atOnce is how many names are looked after at the same time.
+	atOnce = 4
+	// never is beyond the life of any process.
+	never = 200 * 365 * 24 * time.Hour
+)
+
+// manager orders and renews the certificates of the acme section. What it has is
+// in memory, from where it is served; only run speaks with the CA.
+type manager struct {
+	log        *slog.Logger
+	storage    *folder
+	authority  *authority
+	challenges *challenges
+	domains    []*domain
+	firstAt    time.Time     // nothing is ordered before
+	changed    chan struct{} // a certificate is another one
+	orders     orderCounts
+
+	config *certmagic.Config // while run runs
+	cache  *certmagic.Cache
+
+	mu           sync.Mutex
+	hold         record // what the CA as a whole refuses
+	storageFault string // as it was told last
+}
+
+// orderCounts count how orders ended.
+type orderCounts struct{ obtained, renewed, failed atomic.Uint64 }
+
+// openACME reads what is stored. It fails on files of the policy that cannot be
+// used; a storage that cannot be written is told and holds the orders back.
+func openACME(cfg ACME, now time.Time, log *slog.Logger) (*manager, error) {
+	log = log.With("part", "acme")
+	m := &manager{log: log, storage: newFolder(cfg.Storage), challenges: newChallenges(), changed: make(chan struct{}, 1)}
+	a := &authority{
+		directory: cfg.DirectoryURL, email: cfg.Email,
+		storage: m.storage, challenges: m.challenges, order: cfg.Challenges,
+	}
+	if a.directory == "" {
+		a.directory = letsEncrypt
+	}
+	a.key = issuerKey(a.directory)
+	var faults []error
+	var roots *x509.CertPool
+	if cfg.CARootFile != "" {
+		pem, err := readFile(cfg.CARootFile)
+		if roots = x509.NewCertPool(); err == nil && !roots.AppendCertsFromPEM(pem) {
+			err = fmt.Errorf("%s: holds no PEM certificate", cfg.CARootFile)
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("certificates.acme.ca_root_file: %w", err))
+		}
+	}
+	if cfg.EABKeyFile != "" {
+		secret, err := readFile(cfg.EABKeyFile)
+		// The base64url alphabet without padding is what acmez takes.
+		text := strings.TrimRight(strings.TrimSpace(string(secret)), "=")
+		if err == nil && (text == "" || len(text) > maxSecretFile || strings.ContainsFunc(text, notBase64URL)) {
+			err = fmt.Errorf("%s: holds no key in base64url", cfg.EABKeyFile)
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("certificates.acme.eab_key_file: %w", err))
+		}
+		a.eab = &acme.EAB{KeyID: cfg.EABKeyID, MACKey: text}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	a.transport, m.authority = newTransport(roots), a
+
+	ctx := context.Background() // of reads in a folder, which do not wait
+	m.begin(ctx, now)
+	for _, written := range cfg.Domains {
+		name, err := orderableName(written)
+		if err != nil {
+			return nil, fmt.Errorf("certificates.acme.domains: %w", err)
+		}
+		d := &domain{manager: m, name: name}
+		d.record = loadRecord(ctx, m.storage, m.recordKey(path.Join("names", name)), now)
+		d.load(ctx, now)
+		d.refresh(now)
+		m.domains = append(m.domains, d)
+	}
+	return m, nil
+}
+
+func notBase64URL(r rune) bool {
+	return !('A' <= r && r <= 'Z' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' || r == '_')
+}
+
+// begin probes the storage and decides when the first order may be placed: a
+// storage that remembers nothing cannot bound the orders of a process that is
+// started again and again.
+func (m *manager) begin(ctx context.Context, now time.Time) {
+	fresh := !m.storage.Exists(ctx, "orders")
+	err := m.storage.probe(ctx)
+	kind := volatile(m.storage.path)
+	if kind != "" {
+		m.log.Warn("the storage is on a file system that is commonly gone after a restart: its certificates are ordered anew then, until the CA refuses; put it on a disk or a volume", "storage", m.storage.path, "kind", kind)
+	}
+	if fresh {
+		delay := firstOrderDelay
+		if kind != "" {
+			delay = firstOrderDelayVolatile
+		}
+		m.firstAt = now.Add(delay)
+		m.log.Info("the storage is new: the first order waits", "storage", m.storage.path, "for", delay.String())
+	}
+	m.hold = loadRecord(ctx, m.storage, m.recordKey("ca"), now)
+	if err == nil {
+		err = m.hold.store(ctx, m.storage, m.recordKey("ca")) // from here it is not new
+	}
+	m.tellStorage(err)
+}
+
+func (m *manager) recordKey(of string) string {
+	return path.Join("orders", certmagic.StorageKeys.Safe(m.authority.key), of+".json")
+}
+
+// tellStorage logs once when the storage cannot be written, and when it can again.
+func (m *manager) tellStorage(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	switch {
+	case text == m.storageFault:
+	case text == "":
+		m.log.Info("the storage can be written again", "storage", m.storage.path)
+	default:
+		m.log.Error("nothing is ordered, since it could not be kept: "+text, "storage", m.storage.path)
+	}
+	m.storageFault = text
+}
+
+// run looks after the certificates until ctx ends.
+func (m *manager) run(ctx context.Context) {
+	// certmagic's own maintenance rests: it knows neither the pauses that are kept
+	// nor those that the CA asks for.
+	m.cache = certmagic.NewCache(certmagic.CacheOptions{
+		GetConfigForCert:   func(certmagic.Certificate) (*certmagic.Config, error) { return m.config, nil },
+		OCSPCheckInterval:  never,
+		RenewCheckInterval: never,
+		Logger:             zap.NewNop(), // what it would say, with less care for what it says, is said here
+	})
+	defer m.cache.Stop()
+	m.config = certmagic.New(m.cache, certmagic.Config{
+		Issuers:             []certmagic.Issuer{m.authority},
+		Storage:             m.storage,
+		KeySource:           certmagic.DefaultKeyGenerator,
+		OCSP:                certmagic.OCSPConfig{HTTPProxy: http.ProxyFromEnvironment}, // with it there is a timeout
+		DisableARI:          true,                                                       // the record has it
+		DisableStorageCheck: true,                                                       // probe does it
+		Logger:              zap.NewNop(),
+	})
+	for {
+		next := m.round(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(time.Until(next), 10*time.Millisecond)):
+		}
+	}
+}
+
+// round looks after every name once, and returns when to do so again.
+func (m *manager) round(ctx context.Context) time.Time {
+	var mu sync.Mutex
+	next := time.Now().Add(checkInterval)
+	slots := make(chan struct{}, atOnce)
+	var tasks sync.WaitGroup
+	for _, d := range m.domains {
+		slots <- struct{}{}
+		tasks.Go(func() {
+			defer func() { <-slots }()
+			if ctx.Err() != nil {
+				return
+			}
+			d.tend(ctx)
+			at := d.next(time.Now())
+			mu.Lock()
+			defer mu.Unlock()
+			if at.Before(next) {
+				next = at
+			}
+		})
+	}
+	tasks.Wait()
+	return next
+}
+
+// heldUntil is until when the CA as a whole is left alone.
+func (m *manager) heldUntil() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.hold.Next
+}
+
+// refused notes that the CA as a whole could not be used, once for all the names
+// that find out at the same time.
+func (m *manager) refused(ctx context.Context, now time.Time, err error, retryAfter time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.Before(m.hold.Next) {
+		return
+	}
+	m.hold.failed(now, reachPauses, retryAfter, quoted(err.Error()))
+	m.log.Error("the CA cannot be used at the moment; certificates in force are served on", "directory", m.authority.directory, "err", m.hold.Fault, "next_attempt", m.hold.Next)
+	// Where it cannot be kept, a restart asks the CA once more.
+	m.hold.store(ctx, m.storage, m.recordKey("ca"))
+}
+
+// reached notes that the CA took an order.
+func (m *manager) reached(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.hold.Failures == 0 {
+		return
+	}
+	m.hold = record{}
+	m.log.Info("the CA can be used again", "directory", m.authority.directory)
+	m.hold.store(ctx, m.storage, m.recordKey("ca"))
+}

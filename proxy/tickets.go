@@ -1,0 +1,72 @@
+package proxy
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"sync"
+	"time"
+)
+
+const (
+	ticketRotation = 12 * time.Hour
+	// ticketSecrets are kept: the one that tickets are made with, and those of the
+	// 36 hours before. Older sessions shake hands in full.
+	ticketSecrets = 4
+)
+
+// tickets are the secrets behind session tickets, one set for the process. Each
+// listener has keys of its own derived from them, so that a session which one
+// listener made (without asking for a client certificate, say) is none at another.
+type tickets struct {
+	mu      sync.Mutex
+	secrets [][32]byte // the newest first
+}
+
+func newTickets() *tickets {
+	t := new(tickets)
+	t.rotate()
+	return t
+}
+
+// rotate makes a secret and forgets the oldest.
+func (t *tickets) rotate() {
+	var secret [32]byte
+	rand.Read(secret[:]) // never fails: it ends the process instead
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.secrets = append([][32]byte{secret}, t.secrets[:min(len(t.secrets), ticketSecrets-1)]...)
+}
+
+// of derives a listener's keys, the newest first.
+func (t *tickets) of(listener string) [][32]byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	keys := make([][32]byte, len(t.secrets))
+	for i, secret := range t.secrets {
+		key, err := hkdf.Key(sha256.New, secret[:], nil, "session tickets of listener "+listener, len(keys[i]))
+		if err != nil {
+			panic("proxy: HKDF: " + err.Error()) // for lengths that these are not
+		}
+		copy(keys[i][:], key)
+	}
+	return keys
+}
+
+// rotateTickets renews the ticket keys of all listeners until ctx ends.
+func (s *Server) rotateTickets(ctx context.Context) {
+	tick := time.NewTicker(ticketRotation)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.tickets.rotate()
+			for _, l := range s.listeners {
+				l.renewTickets()
+			}
+		}
+	}
+}

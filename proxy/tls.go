@@ -1,0 +1,90 @@
+package proxy
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+
+	"relayedge/proxy/certs"
+)
+
+// chooseCertificate has the shape of tls.Config.GetCertificate; its errors are
+// those of certs.Store.Certificate.
+type chooseCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+
+// unrecognized has no certificate, which is what makes crypto/tls answer with
+// the alert unrecognized_name; an error from a callback would be internal_error,
+// as if the fault were ours.
+var unrecognized = &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
+
+// endTLS makes the listener end TLS. Its config is the one that tickets are
+// made and read by, whatever config a route has; it lives as long as the listener.
+func (l *listener) endTLS(certificate chooseCertificate) error {
+	c := &tls.Config{
+		MinVersion: map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[l.config.TLSMinVersion],
+		NextProtos: l.config.ALPN,
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			cert, err := certificate(hello)
+			hello.Conn.(*wire).certErr = err
+			return cert, err
+		},
+	}
+	if l.config.ClientCAFile != "" {
+		var err error
+		if c.ClientCAs, err = readCAs(l.config.ClientCAFile); err != nil {
+			return fmt.Errorf("client_ca_file: %w", err)
+		}
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	for _, r := range l.routes.all() {
+		r.tls = c.Clone() // before there are ticket keys in c: a route's config has none of its own
+		r.tls.NextProtos = offer(l.config.ALPN, r.upstream.Config().ALPN)
+	}
+	// A CA's validation is answered by itself (RFC 8737): neither the listener's
+	// protocols nor its client certificates are asked for, nor a route.
+	validation := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{certs.ValidationProtocol}, SessionTicketsDisabled: true, GetCertificate: c.GetCertificate}
+	// This is asked at resumptions too, which need no certificate.
+	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		w := hello.Conn.(*wire)
+		if certs.Validation(hello) {
+			if _, err := certificate(hello); errors.Is(err, certs.ErrUnknownName) {
+				w.certErr = err
+				return unrecognized, nil
+			}
+			return validation, nil
+		}
+		if w.route = l.routes.find(hello.ServerName); w.route == nil {
+			w.certErr = certs.ErrUnknownName
+			return unrecognized, nil
+		}
+		if _, err := certificate(hello); errors.Is(err, certs.ErrUnknownName) {
+			w.certErr = err
+			return unrecognized, nil
+		}
+		return w.route.tls, nil
+	}
+	l.tls = c
+	l.renewTickets()
+	return nil
+}
+
+func readCAs(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no PEM certificate", file)
+	}
+	return pool, nil
+}
+
+// renewTickets puts the tickets' present keys in force.
+func (l *listener) renewTickets() {
+	if l.tls != nil {
+		l.tls.SetSessionTicketKeys(l.server.tickets.of(l.config.Name))
+	}
+}

@@ -1,0 +1,151 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+
+	"relayedge/internal/keyfault"
+	"relayedge/internal/sockopt"
+)
+
+// maxSources bounds the source addresses of an upstream.
+const maxSources = 65536
+
+// sourceTries is how many source addresses one dial goes through: they are taken
+// in turn, so that they run out of ports at about the same time, and finding out
+// that one has none costs the kernel a walk through all of its ports.
+const sourceTries = 8
+
+type family string
+
+const (
+	ipv4 family = "IPv4"
+	ipv6 family = "IPv6"
+)
+
+func familyOf(a netip.Addr) family {
+	if a.Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
+// sources are the addresses that dials come from, in turn. A network stands for
+// its addresses; of an IPv4 network, not for its first and last, which no host has.
+type sources struct {
+	ranges map[family][]addressRange
+	turn   atomic.Uint64
+}
+
+// addressRange is a run of addresses that begin with the same bits.
+type addressRange struct {
+	first netip.Addr
+	n     int
+}
+
+// newSources reads the networks; its error is a fault of the key source_addresses.
+func newSources(networks []netip.Prefix) (*sources, error) {
+	s := &sources{ranges: make(map[family][]addressRange)}
+	total := 0
+	for i, p := range networks {
+		host := p.Addr().BitLen() - p.Bits()
+		if host >= bits.Len(maxSources) {
+			return nil, tooManySources(i)
+		}
+		r := addressRange{p.Addr(), 1 << host}
+		if p.Addr().Is4() && host >= 2 {
+			r = addressRange{p.Addr().Next(), 1<<host - 2}
+		}
+		if total += r.n; total > maxSources {
+			return nil, tooManySources(i)
+		}
+		f := familyOf(p.Addr())
+		s.ranges[f] = append(s.ranges[f], r)
+	}
+	return s, nil
+}
+
+func tooManySources(i int) error {
+	return keyfault.New(fmt.Sprintf("source_addresses[%d]", i), "makes more than %d addresses in all; write smaller networks", maxSources)
+}
+
+func (s *sources) count(f family) int {
+	n := 0
+	for _, r := range s.ranges[f] {
+		n += r.n
+	}
+	return n
+}
+
+// at gives the i-th address of a family, from 0 to its count.
+func (s *sources) at(f family, i int) netip.Addr {
+	for _, r := range s.ranges[f] {
+		if i < r.n {
+			return offset(r.first, i)
+		}
+		i -= r.n
+	}
+	return netip.Addr{}
+}
+
+// offset adds i to an address; the network's size has made sure that it stays inside.
+func offset(a netip.Addr, i int) netip.Addr {
+	b := a.As16()
+	for at := len(b) - 1; i > 0; at-- {
+		i += int(b[at])
+		b[at] = byte(i)
+		i >>= 8
+	}
+	if a.Is4() {
+		return netip.AddrFrom16(b).Unmap()
+	}
+	return netip.AddrFrom16(b)
+}
+
+// errNoSource: the target is of a family of which no source address is written.
+var errNoSource = errors.New("no source address of the family is written")
+
+// dial connects from the next source that has a port left. It tries
+// sourceTries of them, and each once.
+func (s *sources) dial(ctx context.Context, options sockopt.Options, network, address string) (net.Conn, error) {
+	turn := int(s.turn.Add(1) % (1 << 30))
+	tries := min(sourceTries, max(s.count(ipv4), s.count(ipv6)))
+	for try := 0; ; try++ {
+		conn, err := s.dialFrom(ctx, options, network, address, turn+try)
+		if err == nil || try+1 >= tries || !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			return conn, err
+		}
+	}
+}
+
+// dialFrom binds each socket that the dial makes to the turn's address of the
+// socket's family: a name may have addresses of both.
+func (s *sources) dialFrom(ctx context.Context, options sockopt.Options, network, address string, turn int) (net.Conn, error) {
+	dialer := options.Dialer()
+	set := dialer.Control
+	dialer.Control = func(network, address string, raw syscall.RawConn) error {
+		if err := set(network, address, raw); err != nil {
+			return err
+		}
+		f := ipv6
+		if network == "tcp4" {
+			f = ipv4
+		}
+		n := s.count(f)
+		if n == 0 {
+			return errNoSource
+		}
+		var bound error
+		if err := raw.Control(func(fd uintptr) { bound = sockopt.BindSource(int(fd), s.at(f, turn%n)) }); err != nil {
+			return err
+		}
+		return bound
+	}
+	return dialer.DialContext(ctx, network, address)
+}
