@@ -172,7 +172,8 @@ func TestSources(t *testing.T) {
 func TestPayers(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		s := sources{known: known}
-		if same := s.payer(7) == s.payer(7); same != known {
+		one, two := s.payer(7), s.payer(7)
+		if same := one == two; same != known {
 			t.Errorf("sources are known: %v; two sessions of one source pay together: %v", known, same)
 		}
 	}

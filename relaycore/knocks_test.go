@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"relayedge/internal/memconn"
 	"relayedge/relaycore/wire"
 )
 
@@ -80,12 +79,7 @@ func TestKnockEndsWithItsCircuit(t *testing.T) {
 		a, b := w.member(1), w.member(2)
 		c := w.member(3)
 		circuit := w.pairUp(c, b)
-		b.stopReading()
-		const n = queueMessages/2 + memconn.BufferSize/1226 + 10 // more than half a queue
-		for i := range n {
-			c.send(wire.Send{Circuit: circuit, ID: messageID(i), Payload: make([]byte, 1226)})
-			want[wire.MessageAck](c)
-		}
+		n := w.crowded(c, b, circuit)
 		a.knock(identity(b.key), "a circuit will do")
 		if st := w.s.dir.stats(); st.knocks != 1 {
 			t.Fatalf("%+v", st)
