@@ -1,6 +1,7 @@
-// Package proxy is the edge: it takes connections, has them admitted, ends
-// TLS or looks at its first message, chooses the relay, tells the relay who the client is, and moves bytes both ways until one
-// rule or one side ends it. It owns the path of a connection and its reasons.
+// Package proxy is the edge: it takes connections, has them admitted, ends TLS or
+// looks at its first message, chooses the relay, tells the relay who the client
+// is, and moves bytes both ways until one rule or one side ends it. It owns the
+// path of a connection and its reasons.
 // It does not know where certificates come from (certs), how a relay is reached
 // (upstream), who may have how much (admission), or that there is a policy file.
 //
@@ -10,8 +11,9 @@
 //
 //  1. listener.accept takes it from the kernel. An accept that fails for a
 //     reason that passes is tried again after a pause.
-//  2. listener.admit asks the gate, before any TLS, goroutine, buffer or log
-//     line. What is refused is counted and closed by listener.refuse. On a
+//  2. listener.admit looks for room among the descriptors and asks the gate, before
+//     any TLS, goroutine, buffer or log line. What is refused is counted, and closed
+//     by listener.refuse; where there is no room, by a plain close. On a
 //     listener with trust_proxy_from only the global slot is taken; a peer outside
 //     it is refused. The peers of a unix socket have no address: they take the
 //     global slot alone, and the permissions of the file say who is trusted.
@@ -22,17 +24,17 @@
 //  4. session.handshake ends TLS in tls_handshake_timeout_secs, counted from
 //     accept or from the complete header; in passthrough it awaits the whole
 //     ClientHello in that time (session.awaitHello). It takes one of max_handshakes'
-//     places for as long, and may lose it to a lighter source. Nothing but the
+//     places for as long, and may lose it to another handshake. Nothing but the
 //     socket is held until the client's first byte. The server name chooses the route
-//     (routes.find), and the route what ALPN offers.
+//     (routes.find), and the route what ALPN offers. A CA's validation ends here.
 //  5. session.dial reaches one of the relay's addresses in connect_timeout_secs,
 //     and learns from then on if that address is lost.
 //  6. session.introduce writes the PROXY header at once, so that a relay that
 //     speaks first can.
 //  7. forwarding.forward copies both ways: the client's bytes through a byte
 //     bucket, ends of streams passed on, silence and stalls timed.
-//  8. session.finish counts the one outcome and gives the lease and the
-//     upstream's count back.
+//  8. session.finish counts the one outcome and gives the lease, the room and
+//     the upstream's count back.
 //
 // # Engines
 //

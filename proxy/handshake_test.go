@@ -145,6 +145,12 @@ func TestNotTLS(t *testing.T) {
 	tests := []struct{ name, send, answer string }{
 		{"HTTP", "GET / HTTP/1.1\r\nHost: relay.example.org\r\n\r\n", httpAnswer},
 		{"HTTP POST", "POST / HTTP/1.1\r\n\r\n", httpAnswer},
+		{"HTTP HEAD", "HEAD / HTTP/1.1\r\n\r\n", httpAnswer},
+		{"HTTP PUT", "PUT /a HTTP/1.1\r\n\r\n", httpAnswer},
+		{"HTTP DELETE", "DELETE /a HTTP/1.1\r\n\r\n", httpAnswer},
+		{"HTTP OPTIONS", "OPTIONS * HTTP/1.1\r\n\r\n", httpAnswer},
+		{"HTTP PATCH", "PATCH /a HTTP/1.1\r\n\r\n", httpAnswer},
+		{"HTTP CONNECT", "CONNECT a:443 HTTP/1.1\r\n\r\n", httpAnswer},
 		{"SSH", "SSH-2.0-x\r\n", ""},
 		{"zeros", strings.Repeat("\x00", 64), ""},
 		{"SSLv2 hello", "\x80\x2e\x01\x00\x02" + strings.Repeat("\x00", 43), ""},

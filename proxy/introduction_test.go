@@ -131,7 +131,7 @@ func (r *received) serve(relay *memconn.Listener) {
 			defer c.Close()
 			b, _ := io.ReadAll(c)
 			if h, n, err := proxyheader.Parse(b, proxyheader.V2); err == nil {
-				b = []byte(fmt.Sprintf("local=%v %s", h.Local, b[n:]))
+				b = fmt.Appendf(nil, "local=%v %s", h.Local, b[n:])
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -82,7 +82,7 @@ func (l *listener) admit(conn net.Conn) {
 	}
 	if !l.server.room.take() {
 		stats.end(Descriptors)
-		conn.Close()
+		l.refuse(conn)
 		return
 	}
 	lease, reason := l.server.gate.Admit(peer, now)

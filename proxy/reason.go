@@ -11,13 +11,13 @@ type Reason = admission.Reason
 const (
 	ProxyHeader            Reason = "proxy_header"            // the PROXY header was missing, malformed or late
 	ProxyUntrusted         Reason = "proxy_untrusted"         // a peer outside trust_proxy_from
-	HandshakeCap           Reason = "handshake_cap"           // gave its place among max_handshakes to a lighter source
+	HandshakeCap           Reason = "handshake_cap"           // no place among max_handshakes, or it went to another handshake
 	TLSHandshakeTimeout    Reason = "tls_handshake_timeout"   // the handshake was not done in time
 	TLSHandshakeFailed     Reason = "tls_handshake_failed"    // the handshake failed
 	NotTLS                 Reason = "not_tls"                 // the first bytes were no TLS
-	UnknownServerName      Reason = "unknown_server_name"     // no certificate is configured for the name
+	UnknownServerName      Reason = "unknown_server_name"     // no certificate or no upstream is configured for the name
 	CertificateUnavailable Reason = "certificate_unavailable" // one is configured, but not to be had
-	UpstreamUnavailable    Reason = "upstream_unavailable"    // the relay refused the connection
+	UpstreamUnavailable    Reason = "upstream_unavailable"    // the relay refused the connection, or is lost (when_down)
 	UpstreamTimeout        Reason = "upstream_timeout"        // the relay did not answer in time
 	LocalPorts             Reason = "local_ports"             // no local port is left towards the relay
 	FirstByteTimeout       Reason = "first_byte_timeout"      // the client did not begin in time

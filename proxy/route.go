@@ -24,6 +24,7 @@ type routes struct {
 	exact    map[string]*route
 	wildcard map[string]*route // for names of one more label than the key
 	fallback *route            // for all other names, and for none; nil: those are not served
+	all      []*route          // each of them once
 }
 
 // newRoutes resolves a listener's upstreams; routes to one upstream are one.
@@ -59,21 +60,8 @@ func newRoutes(cfg ListenerConfig, upstreams map[string]*upstream.Upstream) (rou
 			return routes{}, err
 		}
 	}
+	r.all = slices.Collect(maps.Values(byUpstream))
 	return r, nil
-}
-
-// all are the routes, each once.
-func (r *routes) all() []*route {
-	all := slices.AppendSeq(slices.Collect(maps.Values(r.exact)), maps.Values(r.wildcard))
-	if r.fallback != nil {
-		all = append(all, r.fallback)
-	}
-	seen := make(map[*route]bool)
-	return slices.DeleteFunc(all, func(route *route) bool {
-		twice := seen[route]
-		seen[route] = true
-		return twice
-	})
 }
 
 // find returns the route of a server name as the client sent it, the most

@@ -142,7 +142,7 @@ func (s *Server) drain() {
 	s.mu.Lock()
 	open := len(s.sessions)
 	s.mu.Unlock()
-	s.log.Info("no new connections are accepted", "open", open, "drain", s.times.drain.String())
+	s.log.Info("no new connections are accepted", "open", open, "drain", s.times.drain)
 	over := time.AfterFunc(s.times.drain, func() {
 		s.mu.Lock()
 		left := make([]*session, 0, len(s.sessions))

@@ -30,7 +30,7 @@ import (
 //
 //	named      the client's address is known (from the socket, or a PROXY header)
 //	enter      a place among the handshakes in flight is taken, where TLS is looked at
-//	secured    the TLS handshake is done, or was not asked for
+//	secured    the TLS handshake is done, where TLS ends here
 //	dial       the relay is reached
 //	header     the PROXY header for the relay (introduction.go)
 //	finish     the outcome is counted and the lease given back

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"relayedge/admission"
 	"relayedge/internal/proxyheader"
 	"relayedge/internal/socket"
 )
@@ -87,10 +88,10 @@ func (s *session) handshake(began time.Time) Reason {
 	if s.listener.tls == nil {
 		return s.awaitHello()
 	}
-	return s.terminate(began)
+	return s.terminate(began, place)
 }
 
-func (s *session) terminate(began time.Time) Reason {
+func (s *session) terminate(began time.Time, place *admission.Place) Reason {
 	if _, err := s.wire.fill(); err != nil {
 		return handshakeFailure(err, nil)
 	}
@@ -101,6 +102,9 @@ func (s *session) terminate(began time.Time) Reason {
 			answerPlain(s.wire, header.RecordHeader)
 		}
 		return reason
+	}
+	if !place.Leave() {
+		return HandshakeCap // it made way at the last moment
 	}
 	s.server.stats.handshakes.observe(time.Since(began))
 	s.secured(secure)

@@ -38,7 +38,7 @@ func (l *listener) endTLS(certificate chooseCertificate) error {
 		}
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	for _, r := range l.routes.all() {
+	for _, r := range l.routes.all {
 		r.tls = c.Clone() // before there are ticket keys in c: a route's config has none of its own
 		r.tls.NextProtos = offer(l.config.ALPN, r.upstream.Config().ALPN)
 	}
@@ -48,22 +48,19 @@ func (l *listener) endTLS(certificate chooseCertificate) error {
 	// This is asked at resumptions too, which need no certificate.
 	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		w := hello.Conn.(*wire)
-		if certs.Validation(hello) {
-			if _, err := certificate(hello); errors.Is(err, certs.ErrUnknownName) {
-				w.certErr = err
+		config := validation
+		if !certs.Validation(hello) {
+			if w.route = l.routes.find(hello.ServerName); w.route == nil {
+				w.certErr = certs.ErrUnknownName
 				return unrecognized, nil
 			}
-			return validation, nil
-		}
-		if w.route = l.routes.find(hello.ServerName); w.route == nil {
-			w.certErr = certs.ErrUnknownName
-			return unrecognized, nil
+			config = w.route.tls
 		}
 		if _, err := certificate(hello); errors.Is(err, certs.ErrUnknownName) {
 			w.certErr = err
 			return unrecognized, nil
 		}
-		return w.route.tls, nil
+		return config, nil
 	}
 	l.tls = c
 	l.renewTickets()

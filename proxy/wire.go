@@ -69,7 +69,7 @@ func (w *wire) fill() (int, error) {
 }
 
 // unread puts bytes back in front of what follows. It is for what was read
-// together with a PROXY header.
+// together with a PROXY header, and for a ClientHello that is the relay's.
 func (w *wire) unread(p []byte) { w.ahead = p }
 
 // Read takes what was read ahead.

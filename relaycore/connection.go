@@ -26,7 +26,7 @@ var endpoint = websocket.Endpoint{Path: wire.Path, Subprotocol: wire.Subprotocol
 // connection takes an admitted connection through its PROXY header and its
 // upgrade, and hands it to a session, which then owns nc and the lease.
 func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.Time) {
-	handed := false
+	handed, check := false, false
 	who := about{client: peerAddr(nc)}
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -37,7 +37,9 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 			nc.Close()
 			lease.Release()
 			s.leave(nc)
-			s.tell(slog.LevelDebug, &who, "connection ended before a session")
+			if !check {
+				s.tell(slog.LevelDebug, &who, "connection ended before a session")
+			}
 		}
 	}()
 
@@ -52,7 +54,7 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 			return
 		}
 		in.b = rest
-		start = time.Now()
+		start, check = time.Now(), h.Local
 		who = about{connectionID(h), h.Source.Addr()}
 		if reason := lease.Name(who.client, start); reason != "" {
 			s.count.reject(reason)

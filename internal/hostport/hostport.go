@@ -42,7 +42,7 @@ func ParseBind(s string) (Bind, error) {
 	}
 	host, number, err := net.SplitHostPort(s)
 	if err != nil {
-		return Bind{}, fmt.Errorf("%q is no address to listen on; write host:port, as in 127.0.0.1:8443 or [::]:443, or unix:/path", s)
+		return Bind{}, fmt.Errorf("%q is no address to listen on; write host:port, as in 127.0.0.1:8443 or [::]:443, or unix:/path, or fd:NAME", s)
 	}
 	port, ok := parsePort(number)
 	if !ok {

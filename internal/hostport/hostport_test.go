@@ -127,7 +127,7 @@ func TestCheckTarget(t *testing.T) {
 		"127.0.0.1:0": "1 to 65535", "127.0.0.1:00": "1 to 65535", "127.0.0.1:07777": "1 to 65535",
 		"127.0.0.1:65536": "1 to 65535", "127.0.0.1:http": "1 to 65535",
 		"unix:/run/relay.sock": "", "unix:relay.sock": "", "unix:": "has no path",
-		"unix:@relay": "abstract", "unix:/etc/relayedge/@relay": "abstract",
+		"unix:/run/\x00": "NUL", "unix:@relay": "abstract", "unix:/etc/relayedge/@relay": "abstract",
 		"unix:/" + strings.Repeat("x", 106): "", "unix:/" + strings.Repeat("x", 107): "108 bytes",
 	} {
 		err := CheckTarget(target)

@@ -3,12 +3,9 @@ package hostport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -17,20 +14,10 @@ import (
 // socketMode lets the owner and the group of the process connect.
 const socketMode = 0o660
 
-// maxSocketPath is what a socket address holds beside its final NUL byte.
-const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
-
 // parseLocal reads the path of a unix socket.
 func parseLocal(path string) (Bind, error) {
-	switch {
-	case path == "":
-		return Bind{}, errors.New("unix: has no path; write one, as in unix:/run/relayedge/edge.sock")
-	case filepath.Base(path)[0] == '@': // net.Listen takes it for a name of the abstract namespace
-		return Bind{}, errors.New("an abstract socket has no permissions that could guard it; write the path of a file, as in unix:/run/relayedge/edge.sock")
-	case strings.ContainsRune(path, 0):
-		return Bind{}, fmt.Errorf("%q: the path of a socket has no NUL byte", path)
-	case len(path) > maxSocketPath:
-		return Bind{}, fmt.Errorf("%q is a path of %d bytes; allowed are %d, which is what a socket address holds", path, len(path), maxSocketPath)
+	if err := checkUnixPath(path); err != nil {
+		return Bind{}, err
 	}
 	return Bind{text: unixPrefix + path, Path: path}, nil
 }

@@ -21,7 +21,7 @@ func mustParse(t *testing.T, s string) Bind {
 }
 
 func TestParseBindsWithoutAddress(t *testing.T) {
-	longest := "/" + strings.Repeat("x", maxSocketPath-1)
+	longest := "/" + strings.Repeat("x", maxUnixPath-1)
 	for _, tt := range []struct{ bind, path, name, says string }{
 		{"unix:/run/edge.sock", "/run/edge.sock", "", ""},
 		{"unix:edge.sock", "edge.sock", "", ""},

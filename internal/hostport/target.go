@@ -6,14 +6,14 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // unixPrefix marks the path of a unix socket.
 const unixPrefix = "unix:"
 
-// maxUnixPath is the longest path of a unix socket that Linux takes, in bytes:
-// sun_path has 108 with the zero behind it.
-const maxUnixPath = 107
+// maxUnixPath is what a socket address holds beside its final NUL byte.
+const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
 // Target is an address to connect to, as net.Dial takes it.
 type Target struct {
@@ -53,13 +53,17 @@ func AbsTarget(s string) (string, error) {
 	return unixPrefix + path, err
 }
 
+// checkUnixPath says what is wrong with the path of a unix socket, be it bound or
+// connected to.
 func checkUnixPath(path string) error {
 	switch {
 	case path == "":
 		return errors.New("unix: has no path; write one, as in unix:/run/relay.sock")
 	case strings.HasPrefix(filepath.Base(path), "@"):
-		// net.Dial takes a leading @ for a name of the abstract namespace.
+		// Package net takes a leading @ for a name of the abstract namespace.
 		return fmt.Errorf("%q: sockets of the abstract namespace (@) have no permissions, so anybody on this machine could take the name; write the path of a socket file", path)
+	case strings.ContainsRune(path, 0):
+		return fmt.Errorf("%q: the path of a socket has no NUL byte", path)
 	case len(path) > maxUnixPath:
 		return fmt.Errorf("the path of the unix socket has %d bytes with its folder; allowed are %d", len(path), maxUnixPath)
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -240,6 +241,18 @@ func TestLevelsAndFormats(t *testing.T) {
 			if !strings.Contains(first, strings.ToUpper(level)) || strings.HasPrefix(first, "{") != (format == "json") {
 				t.Errorf("level %s, format %s begin with %s", level, format, first)
 			}
+		}
+	}
+}
+
+// A time is told with its unit, in both formats alike.
+func TestDurations(t *testing.T) {
+	for format, want := range map[string]string{"text": " after=1m30s\n", "json": `"after":"1m30s"`} {
+		var out bytes.Buffer
+		log, _ := New(Config{Level: "info", Format: format}, &out)
+		log.Info("ended", "after", 90*time.Second)
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %s has no %s", format, out.String(), want)
 		}
 	}
 }

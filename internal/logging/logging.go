@@ -110,6 +110,8 @@ func (h *handler) attr(a slog.Attr) slog.Attr {
 			told[i] = h.attr(m)
 		}
 		return slog.Attr{Key: a.Key, Value: slog.GroupValue(told...)}
+	case slog.KindDuration: // which JSON would have in nanoseconds
+		return slog.String(a.Key, a.Value.Duration().String())
 	case slog.KindString:
 		return slog.String(a.Key, cut(a.Value.String()))
 	case slog.KindAny:

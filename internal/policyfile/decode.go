@@ -188,7 +188,7 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, f *field, key string, at p
 	}
 	if n.Kind != yaml.SequenceNode {
 		hint := ""
-		if n.Kind == yaml.ScalarNode && s.elem.kind != kindStruct {
+		if n.Kind == yaml.ScalarNode && !(n.Tag == "!!null" && isPlain(n)) && s.elem.kind != kindStruct {
 			hint = fmt.Sprintf(": [%s]", shortened(n.Value))
 		}
 		d.fault(at, key, "%s where a list is needed; write a list%s", described(n), hint)

@@ -178,6 +178,9 @@ func TestNothingBehindTheColon(t *testing.T) {
 		wantFaults(t, "name: "+null, "g.yaml:1:7: name: has no value")
 		wantFaults(t, "limits: "+null, "g.yaml:1:9: limits: null where a section is needed")
 		wantFaults(t, "beds: "+null, "g.yaml:1:7: beds: null where a list is needed")
+		if _, got := read("limits: {watch: " + null + "}"); len(got) != 1 || got[0] != "g.yaml:1:17: limits.watch: null where a list is needed; write a list" {
+			t.Errorf("watch: %s gives %q", null, got)
+		}
 	}
 	wantFaults(t, "limits: {watch: [gate, ]}")
 	wantFaults(t, "limits:\n  watch:\n  - gate\n  -\n", "g.yaml:4:4: limits.watch[1]: has no value; write one")

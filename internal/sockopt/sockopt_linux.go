@@ -4,8 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -54,15 +52,4 @@ func BindSource(fd int, source netip.Addr) error {
 		address = &syscall.SockaddrInet4{Addr: source.As4()}
 	}
 	return os.NewSyscallError("bind", syscall.Bind(fd, address))
-}
-
-// Backlog is how many connections the kernel keeps for a listener that has not
-// accepted them yet: the net package asks for net.core.somaxconn. 0 is unknown.
-func Backlog() int {
-	text, err := os.ReadFile("/proc/sys/net/core/somaxconn")
-	if err != nil {
-		return 0
-	}
-	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-	return n
 }

@@ -103,6 +103,25 @@ func TestDefaultOptions(t *testing.T) {
 	}
 }
 
+// A socket of multipath TCP, as net.Listen makes them where the kernel has it, and
+// systemd hands over on request, takes what it knows and is no fault.
+func TestApplyToMultipath(t *testing.T) {
+	var multipath net.ListenConfig
+	multipath.SetMultipathTCP(true)
+	ln, err := multipath.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	if err := (Options{BufferBytes: 64 << 10}).Apply(ln); err != nil {
+		t.Fatal(err)
+	}
+	_, accepted := connect(t, Options{}.Dialer(), ln)
+	if got := option(t, accepted, syscall.SOL_SOCKET, syscall.SO_RCVBUF); got != 2*64<<10 {
+		t.Errorf("SO_RCVBUF is %d", got)
+	}
+}
+
 // A unix socket has none of this, and is no fault.
 func TestApplyLeavesOthersAlone(t *testing.T) {
 	ln, err := Options{}.ListenConfig().Listen(t.Context(), "unix", t.TempDir()+"/s")
@@ -137,11 +156,5 @@ func TestBindSource(t *testing.T) {
 	}
 	if got := option(t, c, syscall.IPPROTO_IP, ipBindAddressNoPort); got != 1 {
 		t.Errorf("IP_BIND_ADDRESS_NO_PORT is %d", got)
-	}
-}
-
-func TestBacklog(t *testing.T) {
-	if n := Backlog(); n < 1 {
-		t.Errorf("net.core.somaxconn is %d", n)
 	}
 }

@@ -19,6 +19,3 @@ func (o Options) set(int) error { return nil }
 func BindSource(int, netip.Addr) error {
 	return errors.ErrUnsupported
 }
-
-// Backlog is unknown here.
-func Backlog() int { return 0 }

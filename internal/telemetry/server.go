@@ -80,7 +80,7 @@ type gatherer struct {
 func (g gatherer) Gather() ([]*dto.MetricFamily, error) {
 	families, err := g.Gatherer.Gather()
 	if err != nil {
-		g.log.Warn("Metrics are incomplete", "err", err)
+		g.log.Warn("Metrics are incomplete", "error", err)
 	}
 	return families, err
 }

@@ -65,7 +65,7 @@ func (s *slots) fail(err error) error {
 	default:
 	}
 	if !s.failing {
-		s.log.Warn("Metrics endpoint cannot accept", "err", err)
+		s.log.Warn("Metrics endpoint cannot accept", "error", err)
 	}
 	s.failing = true
 	errno, ok := errors.AsType[syscall.Errno](err)

@@ -136,7 +136,7 @@ func (m *manager) begin(ctx context.Context, now time.Time) {
 			delay = firstOrderDelayVolatile
 		}
 		m.firstAt = now.Add(delay)
-		m.log.Info("the storage is new: the first order waits", "storage", m.storage.path, "for", delay.String())
+		m.log.Info("the storage is new: the first order waits", "storage", m.storage.path, "for", delay)
 	}
 	m.hold = loadRecord(ctx, m.storage, m.recordKey("ca"), now)
 	if err == nil {
@@ -239,7 +239,7 @@ func (m *manager) refused(ctx context.Context, now time.Time, err error, retryAf
 		return
 	}
 	m.hold.failed(now, reachPauses, retryAfter, quoted(err.Error()))
-	m.log.Error("the CA cannot be used at the moment; certificates in force are served on", "directory", m.authority.directory, "err", m.hold.Fault, "next_attempt", m.hold.Next)
+	m.log.Error("the CA cannot be used at the moment; certificates in force are served on", "directory", m.authority.directory, "error", m.hold.Fault, "next_attempt", m.hold.Next)
 	// Where it cannot be kept, a restart asks the CA once more.
 	m.hold.store(ctx, m.storage, m.recordKey("ca"))
 }

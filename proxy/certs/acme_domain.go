@@ -178,7 +178,7 @@ func (d *domain) conclude(ctx context.Context, before record, r result) {
 	if err := d.keep(ctx, after); err != nil {
 		d.tellStorage(storageFault(d.storage.path, err))
 	}
-	told := []any{"domain", d.name, "err", after.Fault, "failures", after.Failures, "next_attempt", after.Next}
+	told := []any{"domain", d.name, "error", after.Fault, "failures", after.Failures, "next_attempt", after.Next}
 	if cert := d.served.Load(); cert != nil {
 		d.log.Error("certificate not renewed; the one in force is served on", append(told, "not_after", cert.Leaf.NotAfter)...)
 	} else {
@@ -257,7 +257,7 @@ func (d *domain) load(ctx context.Context, now time.Time) {
 	if err != nil {
 		if text := quoted(err.Error()); text != d.broken {
 			d.broken = text
-			d.log.Warn("a stored certificate cannot be used", "domain", d.name, "storage", d.storage.path, "err", text)
+			d.log.Warn("a stored certificate cannot be used", "domain", d.name, "storage", d.storage.path, "error", text)
 		}
 		return
 	}

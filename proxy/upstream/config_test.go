@@ -63,6 +63,14 @@ func TestValidate(t *testing.T) {
 		{from("[::1]:1", "2001:db8::/112", "2001:db8::1:0/128"), "source_addresses[1]", "65536"},
 		{from("[::1]:1", "2001:db8::/64"), "source_addresses[0]", "65536"},
 		{from("[::1]:1", "::/0"), "source_addresses[0]", "65536"},
+		{from("127.0.0.1:1", "127.0.0.1/32", "0.0.0.0/32"), "source_addresses[1]", "0.0.0.0/32 is no address at all"},
+		{from("127.0.0.1:1", "0.0.0.0/24"), "source_addresses[0]", "no address at all"},
+		{from("[::1]:1", "::/128"), "source_addresses[0]", "no address at all"},
+		{from("127.0.0.1:1", "224.0.0.1/32"), "source_addresses[0]", "multicast"},
+		{from("127.0.0.1:1", "239.255.255.0/24"), "source_addresses[0]", "multicast"},
+		{from("[::1]:1", "ff02::1/128"), "source_addresses[0]", "multicast"},
+		{from("127.0.0.1:1", "255.255.255.255/32"), "source_addresses[0]", "broadcast"},
+		{from("127.0.0.1:1", "255.255.255.254/31"), "source_addresses[0]", "broadcast"},
 		{from("[::1]:1", "127.0.0.1/32"), "source_addresses", "none is IPv6"},
 		{from("[::ffff:127.0.0.1]:1", "127.0.0.1/32"), "", ""},
 		{from("127.0.0.1:1", "2001:db8::/120"), "source_addresses", "none is IPv4"},
@@ -106,12 +114,12 @@ func all(err error) []error {
 func TestCustomTLVsInOrder(t *testing.T) {
 	c := validConfig()
 	c.CustomTLVs = map[string]string{"239": "c", "224": "a", "230": "b"}
-	var got string
+	var got strings.Builder
 	for _, tlv := range c.customTLVs() {
-		got += fmt.Sprintf("%d%s ", tlv.Type, tlv.Value)
+		got.WriteString(fmt.Sprintf("%d%s ", tlv.Type, tlv.Value))
 	}
-	if got != "224a 230b 239c " {
-		t.Error(got)
+	if got.String() != "224a 230b 239c " {
+		t.Error(got.String())
 	}
 }
 

@@ -18,7 +18,7 @@ const leastAttempt = time.Second
 // the kernel says at once where TCP would wait.
 const busyPause = 10 * time.Millisecond
 
-// downDials is how many dials at once try an address that is down. An address
+// downDials is how many dials at once try an address that failed when it was last tried. One
 // that does not answer holds its clients for connect_timeout_secs: without a
 // bound those would come to fill the edge, and shut out the clients of upstreams
 // that are well.
@@ -72,7 +72,8 @@ func (l *Link) lose() {
 }
 
 // Dial connects to one of the addresses. Its error is one of the package's, with
-// the causes: ErrLocalPorts if it was that anywhere, else ErrTimeout.
+// the causes: what it was at any of the addresses, and of several ErrDescriptors
+// before ErrLocalPorts before ErrTimeout.
 func (u *Upstream) Dial(caller context.Context) (*Link, error) {
 	ctx, cancel := context.WithTimeout(caller, time.Duration(u.Config().ConnectTimeoutSecs)*time.Second)
 	defer cancel()
@@ -124,7 +125,7 @@ func (u *Upstream) choose(tried []*address) (chosen *address, left int) {
 	n := len(u.addresses)
 	for i := range n {
 		a := u.addresses[(u.turn+i)%n]
-		if slices.Contains(tried, a) || a.dialling >= downDials && !u.up(a) {
+		if slices.Contains(tried, a) || a.dialling >= downDials && a.failure != nil {
 			continue
 		}
 		left++
@@ -164,10 +165,12 @@ func (u *Upstream) try(ctx context.Context, a *address, left int) (*Link, error)
 
 func (u *Upstream) attempt(ctx context.Context, a *address, left int) (net.Conn, error) {
 	if end, ok := ctx.Deadline(); ok && left > 1 {
-		part := max(time.Until(end)/time.Duration(left), leastAttempt)
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, part)
-		defer cancel()
+		rest := time.Until(end)
+		if part := max(rest/time.Duration(left), leastAttempt); part < rest {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, part)
+			defer cancel()
+		}
 	}
 	return u.connect(ctx, a)
 }

@@ -21,7 +21,8 @@ const (
 )
 
 // Run checks the addresses until ctx ends, as the config in force says: each by
-// itself, one check after the other. It returns when the last check has ended.
+// itself, one check after the other. It returns when the last check has ended, a
+// second after ctx at most.
 func (u *Upstream) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, end := context.WithCancel(ctx)
@@ -60,7 +61,9 @@ func (u *Upstream) watch(ctx context.Context, a *address, interval time.Duration
 }
 
 // check looks once whether an address takes connections, in connect_timeout_secs
-// and a second more for the goodbye.
+// and a second more for the goodbye. The end of ctx cuts the dial short, and the
+// goodbye never: a connection that is closed over unread bytes ends in a reset,
+// which some relays take for a fault of their own.
 func (u *Upstream) check(ctx context.Context, a *address) {
 	cfg := u.Config()
 	dial, cancel := context.WithTimeout(ctx, time.Duration(cfg.ConnectTimeoutSecs)*time.Second)
@@ -68,12 +71,10 @@ func (u *Upstream) check(ctx context.Context, a *address) {
 	conn, err := u.connect(dial, a)
 	if err == nil {
 		defer conn.Close()
-		// Whoever ends the checks does not wait for a relay's goodbye.
-		defer context.AfterFunc(ctx, func() { conn.Close() })()
 		err = greet(conn, cfg.ClientAddress)
 	}
 	switch {
-	case ctx.Err() != nil: // the check was cut short
+	case err != nil && ctx.Err() != nil: // the check was cut short
 		return
 	case err != nil && local(classify(err)):
 		u.log.Debug("a health check could not be made, which says nothing about the relay", "upstream", u.Name, "address", a.text, "error", err)

@@ -58,6 +58,9 @@ func newSources(networks []netip.Prefix) (*sources, error) {
 		if host >= bits.Len(maxSources) {
 			return nil, tooManySources(i)
 		}
+		if what := noSource(p); what != "" {
+			return nil, keyfault.New(fmt.Sprintf("source_addresses[%d]", i), "%s is %s, and nothing to connect from; write addresses of this machine, or leave the key out: the system chooses then", p, what)
+		}
 		r := addressRange{p.Addr(), 1 << host}
 		if p.Addr().Is4() && host >= 2 {
 			r = addressRange{p.Addr().Next(), 1<<host - 2}
@@ -69,6 +72,21 @@ func newSources(networks []netip.Prefix) (*sources, error) {
 		s.ranges[f] = append(s.ranges[f], r)
 	}
 	return s, nil
+}
+
+// noSource says what a network is whose addresses no connection can come from.
+// The kernel binds to them and then chooses by itself, as if nothing was written.
+func noSource(p netip.Prefix) string {
+	a := p.Addr()
+	switch {
+	case a.IsUnspecified():
+		return "no address at all"
+	case a.IsMulticast():
+		return "multicast"
+	case a.BitLen()-p.Bits() < 2 && p.Contains(netip.AddrFrom4([4]byte{255, 255, 255, 255})):
+		return "broadcast"
+	}
+	return ""
 }
 
 func tooManySources(i int) error {
@@ -109,24 +127,24 @@ func offset(a netip.Addr, i int) netip.Addr {
 }
 
 // errNoSource: the target is of a family of which no source address is written.
-var errNoSource = errors.New("no source address of the family is written")
+var errNoSource = errors.New("source_addresses has none of the family of this target; add one")
 
 // dial connects from the next source that has a port left. It tries
-// sourceTries of them, and each once.
+// sourceTries of them, and of each family each once.
 func (s *sources) dial(ctx context.Context, options sockopt.Options, network, address string) (net.Conn, error) {
 	turn := int(s.turn.Add(1) % (1 << 30))
 	tries := min(sourceTries, max(s.count(ipv4), s.count(ipv6)))
 	for try := 0; ; try++ {
-		conn, err := s.dialFrom(ctx, options, network, address, turn+try)
+		conn, err := s.dialFrom(ctx, options, network, address, turn, try)
 		if err == nil || try+1 >= tries || !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			return conn, err
 		}
 	}
 }
 
-// dialFrom binds each socket that the dial makes to the turn's address of the
-// socket's family: a name may have addresses of both.
-func (s *sources) dialFrom(ctx context.Context, options sockopt.Options, network, address string, turn int) (net.Conn, error) {
+// dialFrom binds each socket that the dial makes to the address that is next of
+// the socket's family: a name may have addresses of both.
+func (s *sources) dialFrom(ctx context.Context, options sockopt.Options, network, address string, turn, try int) (net.Conn, error) {
 	dialer := options.Dialer()
 	set := dialer.Control
 	dialer.Control = func(network, address string, raw syscall.RawConn) error {
@@ -138,14 +156,21 @@ func (s *sources) dialFrom(ctx context.Context, options sockopt.Options, network
 			f = ipv4
 		}
 		n := s.count(f)
-		if n == 0 {
+		switch {
+		case n == 0:
 			return errNoSource
+		case try >= n: // every one of this family has been tried
+			return syscall.EADDRNOTAVAIL
 		}
+		source := s.at(f, (turn+try)%n)
 		var bound error
-		if err := raw.Control(func(fd uintptr) { bound = sockopt.BindSource(int(fd), s.at(f, turn%n)) }); err != nil {
+		if err := raw.Control(func(fd uintptr) { bound = sockopt.BindSource(int(fd), source) }); err != nil {
 			return err
 		}
-		return bound
+		if bound != nil { // it is not of this machine, most likely
+			return fmt.Errorf("source address %s: %w", source, bound)
+		}
+		return nil
 	}
 	return dialer.DialContext(ctx, network, address)
 }

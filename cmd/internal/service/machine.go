@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"relayedge/cmd/internal/policy"
+	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
 	"relayedge/internal/policyfile"
 )
@@ -86,21 +87,22 @@ const maxFile = 16 << 20
 // Bind listens where the key says, and closes again. A socket file is not made:
 // its folder has to be there. What the service manager hands over is not looked at.
 func (m *Machine) Bind(key, bind string) {
-	if path, ok := strings.CutPrefix(bind, "unix:"); ok {
-		if _, err := os.Stat(filepath.Dir(path)); err != nil {
+	b, err := hostport.ParseBind(bind)
+	switch {
+	case err != nil:
+		m.Fault(key, "%v", err)
+	case b.Path != "":
+		if _, err := os.Stat(filepath.Dir(b.Path)); err != nil {
 			m.Fault(key, "%v; make the folder", err)
 		}
-		return
+	case b.TCP():
+		ln, err := b.Listen()
+		if err != nil {
+			m.Fault(key, "%v", err)
+			return
+		}
+		ln.Close()
 	}
-	if strings.HasPrefix(bind, "fd:") {
-		return
-	}
-	ln, err := Listen(bind)
-	if err != nil {
-		m.Fault(key, "%v", err)
-		return
-	}
-	ln.Close()
 }
 
 // Descriptors holds the descriptor limit of this process, which has that of the
