@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"relayedge/relaycore/wire"
@@ -46,6 +47,7 @@ func TestBundleIsKept(t *testing.T) {
 		check("second")
 		time.Sleep(time.Nanosecond)
 		check("")
+		synctest.Wait()
 		if st := w.s.dir.stats(); st.identities != 0 { // by itself
 			t.Fatalf("%+v", st)
 		}

@@ -33,6 +33,7 @@ var configurable = []row{
 		change: func(c *Config, n int) { c.Limits.RateLimitBPS, c.Limits.MaxMessageBytes = n, 64<<10 },
 		run: func(w *world, n int) {
 			p := w.as(client(0), 1)
+			p.pongs.Store(false) // they cost too
 			burst := max(n, 64<<10)
 			time.Sleep(time.Duration(burst/n+1) * time.Second) // the bucket is full
 			synctest.Wait()
