@@ -58,8 +58,7 @@ func (w *world) lasts(p *peer, limit time.Duration, reason Reason) {
 // turnedAway says whether a client gets no answer at all.
 func (w *world) turnedAway(client string) bool {
 	p := w.dial(frontEnd)
-	p.write(header(w.t, client))
-	if _, err := p.nc.Write([]byte(upgradeRequest)); err != nil {
+	if _, err := p.nc.Write(append(header(w.t, client), upgradeRequest...)); err != nil {
 		return true
 	}
 	n, err := p.nc.Read(make([]byte, 4096))
