@@ -9,57 +9,56 @@ import (
 )
 
 // holders makes sessions that hold so much each.
-func holders(b *budget, shares ...struct {
-	from source
-	held int
-}) []*session {
+func holders(b *budget, shares ...held) []*session {
 	var out []*session
 	for _, h := range shares {
 		c := &session{source: h.from}
-		c.buffers.budget = b
-		c.buffers.add(h.held)
+		c.buffers.open(b, c, h.from)
+		c.buffers.add(h.bytes)
 		out = append(out, c)
 	}
 	return out
 }
 
-func budgetOf(limit int64) *budget {
-	return &budget{limit: limit, of: func(c *session) *account { return &c.buffers }}
+type held struct {
+	from  source
+	bytes int
 }
 
 // spec/003: the heaviest connection of the source holding the most pays.
 func TestHeaviest(t *testing.T) {
-	type share = struct {
-		from source
-		held int
-	}
 	for _, tc := range []struct {
 		name   string
-		limit  int64
-		shares []share
+		limit  int
+		shares []held
 		gone   []int // written off already
 		want   int   // -1: nobody
 	}{
 		{"nobody is there", 10, nil, nil, -1},
-		{"it fits", 10, []share{{1, 4}, {2, 6}}, nil, -1},
-		{"one byte more", 10, []share{{1, 4}, {2, 7}}, nil, 1},
-		{"the source counts, not the connection", 10, []share{{1, 5}, {2, 2}, {2, 3}, {2, 2}}, nil, 2},
-		{"one source", 10, []share{{1, 2}, {1, 8}, {1, 3}}, nil, 1},
-		{"the heaviest is about to free its own", 10, []share{{1, 50}, {2, 4}, {2, 5}, {3, 3}}, []int{0}, 2},
-		{"what is left fits", 10, []share{{1, 50}, {2, 4}, {3, 3}}, []int{0}, -1},
-		{"all are gone", 10, []share{{1, 50}}, []int{0}, -1},
+		{"it fits", 10, []held{{1, 4}, {2, 6}}, nil, -1},
+		{"one byte more", 10, []held{{1, 4}, {2, 7}}, nil, 1},
+		{"the source counts, not the connection", 10, []held{{1, 5}, {2, 2}, {2, 3}, {2, 2}}, nil, 2},
+		{"one source", 10, []held{{1, 2}, {1, 8}, {1, 3}}, nil, 1},
+		{"the heaviest is about to free its own", 10, []held{{1, 50}, {2, 4}, {2, 5}, {3, 3}}, []int{0}, 2},
+		{"what is left fits", 10, []held{{1, 50}, {2, 4}, {3, 3}}, []int{0}, -1},
+		{"all are gone", 10, []held{{1, 50}}, []int{0}, -1},
 	} {
-		b := budgetOf(tc.limit)
+		b := newBudget(tc.limit, gone)
 		sessions := holders(b, tc.shares...)
 		for _, i := range tc.gone {
 			sessions[i].buffers.writeOff()
 		}
-		got := slices.Index(sessions, b.heaviest(slices.Values(sessions)))
+		if spent := b.spent(); spent != (tc.want >= 0) {
+			t.Errorf("%s: spent is %v", tc.name, spent)
+		}
+		got := slices.Index(sessions, b.condemn())
 		if got != tc.want {
 			t.Errorf("%s: number %d goes, want %d", tc.name, got, tc.want)
 		}
-		if spent := b.spent(); spent != (tc.want >= 0) {
-			t.Errorf("%s: spent is %v", tc.name, spent)
+		if got >= 0 {
+			if _, live := sessions[got].buffers.balance(); live {
+				t.Errorf("%s: who goes still counts", tc.name)
+			}
 		}
 	}
 }
@@ -67,10 +66,10 @@ func TestHeaviest(t *testing.T) {
 // What is given back is what was charged, whoever holds it and whatever is
 // written off meanwhile.
 func TestAccountsAreExact(t *testing.T) {
-	b := budgetOf(1)
+	b := newBudget(1, gone)
 	accounts := make([]account, 4)
 	for i := range accounts {
-		accounts[i].budget = b
+		accounts[i].open(b, nil, source(i%3))
 	}
 	var running sync.WaitGroup
 	for range 8 {
@@ -91,8 +90,8 @@ func TestAccountsAreExact(t *testing.T) {
 		}
 	})
 	running.Wait()
-	if held, lost := b.held.Load(), b.lost.Load(); held != 0 || lost != 0 {
-		t.Fatalf("%d bytes are held, %d written off", held, lost)
+	if held, counts := b.sums(); held != 0 || counts != 0 {
+		t.Fatalf("%d bytes are held, %d count", held, counts)
 	}
 	for i := range accounts {
 		if n, live := accounts[i].balance(); n != 0 || live != (i == 3) {
@@ -100,23 +99,25 @@ func TestAccountsAreExact(t *testing.T) {
 		}
 	}
 
-	// One by one: what is spent follows.
+	// One by one: what counts follows.
+	step := func(what string, held, counts int64) {
+		t.Helper()
+		gotHeld, gotCounts := b.sums()
+		if gotHeld != held || gotCounts != counts || b.counts.Load() != counts || b.spent() != (counts > 1) {
+			t.Fatalf("%s: %d are held, %d count", what, gotHeld, gotCounts)
+		}
+	}
 	accounts[3].add(3)
-	if !b.spent() {
-		t.Fatal("3 of 1 are not too much")
-	}
+	step("three", 3, 3)
 	accounts[3].move(&accounts[0], 2)
-	if b.spent() || b.lost.Load() != 2 {
-		t.Fatalf("%d written off", b.lost.Load())
-	}
+	step("two moved to one that is written off", 3, 1)
 	accounts[0].move(&accounts[3], 1)
-	if !b.spent() || b.lost.Load() != 1 {
-		t.Fatalf("%d written off", b.lost.Load())
-	}
+	step("and one back", 3, 2)
 	accounts[3].writeOff()
-	if b.spent() || b.lost.Load() != 3 || b.held.Load() != 3 {
-		t.Fatalf("%d written off", b.lost.Load())
-	}
+	step("all written off", 3, 0)
+	accounts[0].add(-1)
+	accounts[3].add(-2)
+	step("and freed", 0, 0)
 }
 
 // spec/003: a source is an IPv4 address or an IPv6 /48; every connection looks
@@ -167,19 +168,46 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// BenchmarkHeaviest is the choice among 10,000 sessions of 5,000 sources.
-func BenchmarkHeaviest(b *testing.B) {
-	budget := budgetOf(1)
-	var sessions []*session
+// Where addresses tell nobody apart, each session pays for itself.
+func TestPayers(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		s := sources{known: known}
+		one, two := s.payer(7), s.payer(7)
+		if same := one == two; same != known {
+			t.Errorf("sources are known: %v; two sessions of one source pay together: %v", known, same)
+		}
+	}
+}
+
+// BenchmarkCondemn is the choice among 10,000 sessions of 5,000 sources, and the
+// charge that brings the chosen one back.
+func BenchmarkCondemn(b *testing.B) {
+	budget := newBudget(1, gone)
 	for i := range 10000 {
-		c := &session{source: source(i % 5000)}
-		c.buffers.budget = budget
-		c.buffers.add(1 + rand.IntN(1<<20))
-		sessions = append(sessions, c)
+		holders(budget, held{source(i % 5000), 1 + rand.IntN(1<<20)})
 	}
 	for b.Loop() {
-		if budget.heaviest(slices.Values(sessions)) == nil {
+		c := budget.condemn()
+		if c == nil {
 			b.Fatal("nobody pays")
 		}
+		budget.mu.Lock()
+		c.buffers.off = false
+		budget.ledger.Add(&c.buffers.holding, c.buffers.bytes)
+		budget.mu.Unlock()
+	}
+}
+
+// BenchmarkCharge is what a charge and its return cost beside 10,000 sessions.
+func BenchmarkCharge(b *testing.B) {
+	budget := newBudget(1<<40, gone)
+	sessions := make([]*session, 0, 10000)
+	for i := range 10000 {
+		sessions = append(sessions, holders(budget, held{source(i % 5000), 1 + rand.IntN(1<<20)})...)
+	}
+	for i := 0; b.Loop(); i++ {
+		a := &sessions[i%len(sessions)].buffers
+		a.add(2048)
+		a.add(-2048)
 	}
 }

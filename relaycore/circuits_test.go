@@ -48,8 +48,6 @@ func TestAskRefused(t *testing.T) {
 			t.Fatalf("%d blinded requests counted as unproven", n)
 		}
 		p.publish(1)
-		p.send(blinded)
-		refused(wire.FaultUnavailable)
 		p.ask(5, identity(p.key))
 		refused(wire.FaultTarget)
 		if st := w.s.dir.stats(); st.pending != 0 {
@@ -76,7 +74,7 @@ func TestPublishOrderAndIdentity(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		w.wantOnly(ReasonKeyAuth, 0)
-		if st := w.s.dir.stats(); st.identities != 1 {
+		if st := w.s.dir.stats(); st.connected != 1 || st.identities != 1 {
 			t.Fatalf("%+v", st)
 		}
 	})
@@ -109,7 +107,7 @@ func TestReplaced(t *testing.T) {
 		if got := want[wire.CircuitClosed](b); got.Circuit != circuit || got.Reason != wire.EndedLeft {
 			t.Fatalf("%+v", got)
 		}
-		if st := w.s.dir.stats(); st != (directoryStats{identities: 2}) {
+		if st := w.s.dir.stats(); st != (directoryStats{connected: 2, identities: 2, askers: 1, knocks: 1}) {
 			t.Fatalf("%+v", st)
 		}
 		w.pairUp(newer, b)
@@ -121,14 +119,16 @@ func TestReplaced(t *testing.T) {
 
 // A PUBLISH that the older connection sent before it lost the identity does not win it back.
 func TestReplacedForGood(t *testing.T) {
-	d := newDirectory(DefaultConfig().Limits)
+	d := newDirectory(DefaultConfig(), true, new(counters), time.Now())
+	defer d.close()
 	var old, newer session
 	id := identity(newKey(1))
-	d.join(&old, id)
-	if replaced, _, ok := d.join(&newer, id); !ok || replaced != &old {
+	f := &wire.Publish{Identity: id}
+	d.join(&old, f, time.Now())
+	if replaced, _, ok := d.join(&newer, f, time.Now()); !ok || replaced != &old {
 		t.Fatal("the newest connection does not have the identity")
 	}
-	if replaced, _, ok := d.join(&old, id); ok || replaced != nil || d.members[id] != &newer {
+	if replaced, _, ok := d.join(&old, f, time.Now()); ok || replaced != nil || d.members[id] != &newer {
 		t.Fatal("the older connection has the identity again")
 	}
 }
@@ -254,7 +254,11 @@ func TestPendingCaps(t *testing.T) {
 		})
 	})
 	t.Run("relay", func(t *testing.T) {
-		bubble(t, func(c *Config) { c.Limits.MaxPendingCircuitTargets, c.Limits.MaxPendingPerConnection = 2, 2 }, func(t *testing.T, w *world) {
+		bubble(t, func(c *Config) {
+			pendingAtMost(&c.Limits, 2)
+			c.Limits.PendingIdentityReservePercent = 0
+			c.Limits.MaxConnectionsPerIP = 0
+		}, func(t *testing.T, w *world) {
 			a, b := w.member(1), w.member(2)
 			a.ask(1, identity(newKey(10)))
 			a.ask(2, identity(newKey(11)))
@@ -278,12 +282,12 @@ func TestCircuitCaps(t *testing.T) {
 		limit  wire.Limit
 		open   int
 	}{
-		{"relay, even", func(l *Limits) { l.MaxCircuits = 4 }, wire.LimitCircuits, 2},
-		{"relay, odd", func(l *Limits) { l.MaxCircuits = 5 }, wire.LimitCircuits, 2},
+		{"relay, even", func(l *Limits) { circuitsAtMost(l, 4) }, wire.LimitCircuits, 2},
+		{"relay, odd", func(l *Limits) { circuitsAtMost(l, 5) }, wire.LimitCircuits, 2},
 		{"member", func(l *Limits) { l.MaxCircuitsPerConnection = 2 }, wire.LimitCircuitsPerMember, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			bubble(t, func(c *Config) { tc.change(&c.Limits) }, func(t *testing.T, w *world) {
+			bubble(t, func(c *Config) { tc.change(&c.Limits); c.Limits.MaxConnectionsPerIP = 0 }, func(t *testing.T, w *world) {
 				hub := w.member(1)
 				var circuits []uint64
 				for i := range tc.open {

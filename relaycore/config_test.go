@@ -26,6 +26,9 @@ func TestDefaultsAreThoseOfTheTags(t *testing.T) {
 			}
 			got := fmt.Sprint(f.Interface())
 			want := strings.ReplaceAll(tag.Get("default"), ", ", " ")
+			if want == "max_circuits/64" {
+				want = fmt.Sprint(DefaultConfig().Limits.MaxCircuits / 64)
+			}
 			if got != want {
 				t.Errorf("%s is %s, its tag says %s", tag.Get("key"), got, want)
 			}
@@ -59,10 +62,20 @@ func TestRanges(t *testing.T) {
 		{"connection_timeout_secs", 60, 86400, func(l *Limits, n int) { l.ConnectionTimeoutSecs = n }},
 		{"identification_timeout_secs", 1, 300, func(l *Limits, n int) { l.IdentificationTimeoutSecs = n }},
 		{"identification_timeout_secs", 1, 60, func(l *Limits, n int) { l.IdentificationTimeoutSecs, l.ConnectionTimeoutSecs = n, 60 }},
-		{"max_pending_circuit_targets", 1, 1000000, func(l *Limits, n int) { l.MaxPendingCircuitTargets, l.MaxPendingPerConnection = n, 1 }},
+		{"max_pending_circuit_targets", 1, 1000000, func(l *Limits, n int) { pendingAtMost(l, 1); l.MaxPendingCircuitTargets = n }},
+		{"pending_identity_reserve_percent", 0, 90, func(l *Limits, n int) { l.PendingIdentityReservePercent = n }},
+		{"max_pending_blind_per_connection", 1, 18000, func(l *Limits, n int) { l.MaxPendingBlindPerConnection = n }},
+		{"blind_ask_burst", 1, 65536, func(l *Limits, n int) { l.BlindAskBurst = n }},
+		{"blind_ask_refill_per_sec", 1, 10000, func(l *Limits, n int) { l.BlindAskRefillPerSec = n }},
+		{"max_pending_per_source", 1, 18000, func(l *Limits, n int) { l.MaxPendingPerSource = n }},
+		{"max_pending_blind_per_source", 1, 18000, func(l *Limits, n int) { l.MaxPendingBlindPerSource = n }},
 		{"max_pending_per_connection", 1, 18000, func(l *Limits, n int) { l.MaxPendingPerConnection = n }},
 		{"max_circuits_per_connection", 1, 65536, func(l *Limits, n int) { l.MaxCircuitsPerConnection = n }},
-		{"max_circuits", 2, 10000000, func(l *Limits, n int) { l.MaxCircuits = n }},
+		{"max_circuits", 2, 10000000, func(l *Limits, n int) { l.MaxCircuits, l.MaxCircuitsPerSource = n, 2 }},
+		{"max_circuits_per_source", 2, 200000, func(l *Limits, n int) { l.MaxCircuitsPerSource = n }},
+		{"max_identities", 1, 10000000, func(l *Limits, n int) { l.MaxIdentities = n }},
+		{"identity_budget_bytes", 1 << 20, 64 << 30, func(l *Limits, n int) { l.IdentityBudgetBytes = n }},
+		{"identity_ttl_secs", 3600, 31536000, func(l *Limits, n int) { l.IdentityTTLSecs = n }},
 		{"outbound_budget_bytes", 16 << 20, 64 << 30, func(l *Limits, n int) { l.OutboundBudgetBytes = n }},
 		{"buffer_budget_bytes", 4 << 20, 64 << 30, func(l *Limits, n int) { l.BufferBudgetBytes = n }},
 	} {
@@ -98,7 +111,7 @@ func TestRanges(t *testing.T) {
 			}
 			switch high := f.Tag.Get("max"); {
 			case high == "" && tc.high == math.MaxInt, high == strconv.Itoa(tc.high), tc.high == 60,
-				high == "max_connections" && tc.high == 10000, high == "max_pending_circuit_targets" && tc.high == 18000:
+				high == "max_connections" && tc.high == 10000, high == "max_pending_circuit_targets" && tc.high == 18000, high == "max_circuits" && tc.high == 200000:
 			default:
 				t.Errorf("%s: the tag says at most %s", tc.key, high)
 			}
@@ -136,7 +149,14 @@ func TestValidate(t *testing.T) {
 		{"channel_binding_tlv", func(c *Config) { c.ChannelBindingTLV = 240 }},
 		{"drain_secs", func(c *Config) { c.DrainSecs = -1 }},
 		{"drain_secs", func(c *Config) { c.DrainSecs = 3601 }},
-		{"limits.max_circuits", func(c *Config) { c.Limits.MaxCircuits = 1 }},
+		{"limits.max_circuits", func(c *Config) { c.Limits.MaxCircuits, c.Limits.MaxCircuitsPerSource = 1, 2 }},
+		{"limits.max_circuits_per_source", func(c *Config) { c.Limits.MaxCircuits = 200 }},
+		{"", func(c *Config) { c.OfflineQueue = OfflineQueue{3600, 81920} }},
+		{"", func(c *Config) { c.OfflineQueue = OfflineQueue{259200, 1 << 30} }},
+		{"offline_queue.ttl_secs", func(c *Config) { c.OfflineQueue.TTLSecs = 3599 }},
+		{"offline_queue.ttl_secs", func(c *Config) { c.OfflineQueue.TTLSecs = 259201 }},
+		{"offline_queue.knock_budget_bytes", func(c *Config) { c.OfflineQueue.KnockBudgetBytes = 81919 }},
+		{"offline_queue.knock_budget_bytes", func(c *Config) { c.OfflineQueue.KnockBudgetBytes = 1<<30 + 1 }},
 	} {
 		c := DefaultConfig()
 		tc.change(&c)
@@ -193,7 +213,9 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("%s is of kind %d", f.Name, f.Kind)
 		}
 	}
-	for _, name := range []string{"connections_total", "circuits_total", "relay_bytes_total", "blind_asks_refused_unproven_total"} {
+	for _, name := range []string{"connections_total", "circuits_total", "relay_bytes_total", "circuits_created_total",
+		"blind_asks_accepted_total", "blind_asks_matched_total", "blind_asks_busy_total", "blind_asks_expired_total",
+		"blind_asks_refused_unproven_total", "blind_rows_ended_at_publish_total"} {
 		if !names[name] {
 			t.Errorf("%s is missing of %v", name, slices.Sorted(maps.Keys(names)))
 		}

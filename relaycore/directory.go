@@ -1,60 +1,34 @@
 package relaycore
 
 import (
-	"container/list"
-	"math/rand/v2"
 	"sync"
 	"time"
 
+	"relayedge/admission"
 	"relayedge/relaycore/wire"
 )
 
-// requestLife is how long a named request waits for its mirror image.
-const requestLife = 10 * time.Minute
-
-// directory knows who is connected, who has asked for whom, and the circuits.
-// Its methods never wait and write to nobody: they return who is to be told.
+// directory knows who is connected, who has asked for whom, the circuits, and
+// what is kept of those who are away. Its methods never wait and write to
+// nobody: they return who is to be told.
 type directory struct {
-	limits Limits // static
+	// Static.
+	count  *counters
+	tell   func(notices) // of what time has ended; called without mu
+	refill admission.Rate
 
-	mu       sync.RWMutex
-	members  map[wire.Identity]*session
-	requests map[pair]*request
-	oldest   list.List // of *request, in the order in which they expire
-	circuits map[uint64]*circuit
-	pairs    map[pair]*circuit // by both orders of its members
-}
+	// Guarded by mu, like all that these hold and like each session's member.
+	mu         sync.RWMutex
+	members    map[wire.Identity]*session
+	pending    pending
+	circuits   circuits
+	knocks     knocks
+	askers     askers
+	identities identities
 
-// pair is who asks, and for whom.
-type pair struct{ from, to wire.Identity }
-
-func (p pair) mirror() pair { return pair{p.to, p.from} }
-
-// request is a named request that waits for its mirror image. It belongs to the
-// connection that sent it and ends with it.
-type request struct {
-	pair    pair
-	id      uint64
-	asker   *session
-	expires time.Time
-	place   *list.Element // in directory.oldest
-}
-
-// circuit joins two sessions.
-type circuit struct {
-	id      uint64
-	members [2]*session
-}
-
-// other returns the member that is not c, or nil if c is no member.
-func (ct *circuit) other(c *session) *session {
-	switch c {
-	case ct.members[0]:
-		return ct.members[1]
-	case ct.members[1]:
-		return ct.members[0]
-	}
-	return nil
+	timer  *time.Timer // runs sweep; nil: never set
+	wakes  time.Time   // when it does; zero: it is not set
+	closed bool        // it is not to be set again
 }
 
 // membership is what the directory keeps of one session, guarded by directory.mu.
@@ -62,220 +36,219 @@ type membership struct {
 	proven   bool
 	over     bool // it was here and is not to come back
 	identity wire.Identity
-	requests map[pair]*request // what it has asked for
+	asking   asking           // what it has asked for
+	codes    admission.Bucket // its blinded requests under new tokens
 	circuits map[uint64]*circuit
 }
 
-func newDirectory(l Limits) *directory {
+// notice is a message that somebody is to be told by another's doing, or by time's.
+type notice struct {
+	to      *session
+	message wire.Frame
+	// spare says that it is left out where the queue has no room to spare, since
+	// nobody's doings may cost others their sessions.
+	spare bool
+}
+
+type notices []notice
+
+// send tells everybody. No lock may be held.
+func (all notices) send() {
+	for _, n := range all {
+		if !n.spare || n.to.out.hasRoomToSpare() {
+			n.to.tell(n.message)
+		}
+	}
+}
+
+// closed adds that a circuit has ended, for those of its members that are there.
+func (all notices) closed(ct *circuit, why wire.Ended, but *session) notices {
+	for _, s := range ct.sides {
+		if s.session == nil || s.session == but {
+			continue
+		}
+		delete(s.session.member.circuits, ct.id)
+		all = append(all, notice{s.session, wire.CircuitClosed{Circuit: ct.id, Reason: why}, false})
+	}
+	return all
+}
+
+func newDirectory(cfg Config, sources bool, count *counters, now time.Time) *directory {
+	l := cfg.Limits
 	return &directory{
-		limits:   l,
-		members:  make(map[wire.Identity]*session),
-		requests: make(map[pair]*request),
-		circuits: make(map[uint64]*circuit),
-		pairs:    make(map[pair]*circuit),
+		count:      count,
+		tell:       notices.send,
+		refill:     admission.Rate{N: int64(l.BlindAskRefillPerSec), Per: time.Second, Burst: int64(l.BlindAskBurst)},
+		members:    make(map[wire.Identity]*session),
+		pending:    newPending(l, sources),
+		circuits:   newCircuits(l, sources),
+		knocks:     newKnocks(cfg.OfflineQueue, sources),
+		askers:     newAskers(sources, now),
+		identities: newIdentities(l),
 	}
 }
 
-// widow is a session whose circuit has ended by another's doing.
-type widow struct {
-	session *session
-	circuit uint64
+// lock begins a change, with everything gone whose time is over.
+func (d *directory) lock(now time.Time) (told notices) {
+	d.mu.Lock()
+	d.count.blindExpired.Add(uint64(d.pending.expire(now)))
+	for _, ct := range d.circuits.expire(now) {
+		told = told.closed(ct, wire.EndedLeft, nil)
+	}
+	d.knocks.expire(now)
+	d.askers.expire(now)
+	d.identities.expire(now)
+	return told
 }
 
-// join makes c the identity's connection. It returns the connection that had the
-// identity until now, if any, and those whose circuits with that one ended. It
-// reports false where c has another identity.
-func (d *directory) join(c *session, id wire.Identity) (replaced *session, widows []widow, ok bool) {
+// unlock ends a change and sets the timer for what is due next.
+func (d *directory) unlock(now time.Time) {
+	var first time.Time
+	for _, due := range []time.Time{d.pending.due(), d.circuits.due(), d.knocks.due(), d.askers.due(), d.identities.due()} {
+		if !due.IsZero() && (first.IsZero() || due.Before(first)) {
+			first = due
+		}
+	}
+	if !first.IsZero() && !d.closed && (d.wakes.IsZero() || first.Before(d.wakes)) {
+		d.wakes = first
+		if d.timer == nil {
+			d.timer = time.AfterFunc(first.Sub(now), d.sweep)
+		} else {
+			d.timer.Reset(first.Sub(now))
+		}
+	}
+	d.mu.Unlock()
+}
+
+// sweep ends what is due where nobody comes by to do so.
+func (d *directory) sweep() {
+	now := time.Now()
+	told := d.lock(now)
+	d.wakes = time.Time{}
+	d.unlock(now)
+	d.tell(told)
+}
+
+// close stops the timer for good.
+func (d *directory) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.member.proven || c.member.over {
-		return nil, nil, c.member.identity == id && !c.member.over
+	d.closed = true
+	if d.timer != nil {
+		d.timer.Stop()
 	}
-	if old := d.members[id]; old != nil {
-		replaced, widows = old, d.remove(old)
-	}
-	c.member = membership{proven: true, identity: id}
-	d.members[id] = c
-	return replaced, widows, true
 }
 
-// leave forgets c, its requests and its circuits.
-func (d *directory) leave(c *session) []widow {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.remove(c)
+// join makes c the identity's connection, with the bundle that it publishes. It
+// returns the connection that had the identity until then, if any. It reports
+// false where c has another identity.
+func (d *directory) join(c *session, f *wire.Publish, now time.Time) (replaced *session, told notices, ok bool) {
+	told = d.lock(now)
+	defer d.unlock(now)
+	id := f.Identity
+	if c.member.over || c.member.proven && c.member.identity != id {
+		return nil, told, false
+	}
+	if !c.member.proven {
+		if replaced = d.members[id]; replaced != nil {
+			told = append(told, d.remove(replaced, now)...)
+		}
+		// What is left of this identity's circuits are blinded ones, whose other
+		// members would go on talking to a connection that is gone.
+		for ct := range d.circuits.byIdentity[id] {
+			d.circuits.remove(ct)
+			d.count.blindEndedAtPublish.Add(1)
+			told = told.closed(ct, wire.EndedLeft, nil)
+		}
+		c.member = membership{proven: true, identity: id, asking: newAsking()}
+		d.members[id] = c
+	}
+	d.count.identitiesEvicted.Add(uint64(d.identities.publish(id, f.Bundle, f.BundleSignature, c.source)))
+	return replaced, told, true
 }
 
-func (d *directory) remove(c *session) (widows []widow) {
+// leave forgets c and its requests, and parts it from its circuits.
+func (d *directory) leave(c *session) notices {
+	now := time.Now()
+	told := d.lock(now)
+	defer d.unlock(now)
+	return append(told, d.remove(c, now)...)
+}
+
+func (d *directory) remove(c *session, now time.Time) (told notices) {
 	if !c.member.proven {
 		return nil
 	}
 	delete(d.members, c.member.identity)
-	for _, r := range c.member.requests {
-		d.forget(r)
-	}
-	for id, ct := range c.member.circuits {
-		widows = append(widows, widow{ct.other(c), id})
-		d.dissolve(ct)
+	d.identities.leave(c.member.identity, now)
+	d.pending.leave(c)
+	for _, ct := range c.member.circuits {
+		if d.circuits.part(ct, c, now) {
+			told = told.closed(ct, wire.EndedLeft, c)
+		}
 	}
 	c.member = membership{over: true}
-	return widows
+	return told
 }
 
-func (d *directory) forget(r *request) {
-	delete(d.requests, r.pair)
-	delete(r.asker.member.requests, r.pair)
-	d.oldest.Remove(r.place)
+// route is where a message on a circuit goes.
+type route struct {
+	to   *session      // nil: the other side is away
+	peer wire.Identity // the other side
 }
 
-func (d *directory) dissolve(ct *circuit) {
-	delete(d.circuits, ct.id)
-	for _, m := range ct.members {
-		delete(m.member.circuits, ct.id)
-	}
-	p := pair{ct.members[0].member.identity, ct.members[1].member.identity}
-	delete(d.pairs, p)
-	delete(d.pairs, p.mirror())
-}
-
-// expire forgets the requests whose time is over.
-func (d *directory) expire(now time.Time) {
-	for e := d.oldest.Front(); e != nil; e = d.oldest.Front() {
-		r := e.Value.(*request)
-		if now.Before(r.expires) {
-			return
-		}
-		d.forget(r)
-	}
-}
-
-// asked is what became of a named request. Exactly one of its groups is set.
-type asked struct {
-	unproven bool // the asker has no identity
-	self     bool // the target is the asker
-
-	// Refused for a limit.
-	limit wire.Limit
-	retry time.Duration
-
-	// A circuit is open; mirror had asked before, and is nil if it was open already.
-	circuit  uint64
-	mirror   *session
-	mirrorID uint64
-
-	// Pending; knock is the target, if it is connected and hears of it for the first time.
-	knock *session
-	asker wire.Identity
-}
-
-// ask takes c's named request for target.
-func (d *directory) ask(c *session, id uint64, target wire.Identity, now time.Time) asked {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !c.member.proven {
-		return asked{unproven: true}
-	}
-	if target == c.member.identity {
-		return asked{self: true}
-	}
-	d.expire(now)
-	p := pair{c.member.identity, target}
-	if ct := d.pairs[p]; ct != nil {
-		return asked{circuit: ct.id}
-	}
-	if mirror := d.requests[p.mirror()]; mirror != nil {
-		return d.open(c, mirror)
-	}
-	if r := d.requests[p]; r != nil {
-		// The newest id is the one that the asker waits for.
-		r.id = id
-		return asked{}
-	}
-	if len(c.member.requests) >= d.limits.MaxPendingPerConnection {
-		first := now.Add(requestLife)
-		for _, r := range c.member.requests {
-			if r.expires.Before(first) {
-				first = r.expires
-			}
-		}
-		return asked{limit: wire.LimitPendingPerConnection, retry: first.Sub(now)}
-	}
-	if len(d.requests) >= d.limits.MaxPendingCircuitTargets {
-		first := d.oldest.Front().Value.(*request)
-		return asked{limit: wire.LimitPendingTargets, retry: first.expires.Sub(now)}
-	}
-	r := &request{pair: p, id: id, asker: c, expires: now.Add(requestLife)}
-	r.place = d.oldest.PushBack(r)
-	d.requests[p] = r
-	if c.member.requests == nil {
-		c.member.requests = make(map[pair]*request)
-	}
-	c.member.requests[p] = r
-	return asked{knock: d.members[target], asker: c.member.identity}
-}
-
-// circuitRetry is what a request that a circuit cap refused is told to wait:
-// circuits end when people leave, which nobody can foresee.
-const circuitRetry = 30 * time.Second
-
-// open opens the circuit that c's request completes.
-func (d *directory) open(c *session, mirror *request) asked {
-	if 2*len(d.circuits)+2 > d.limits.MaxCircuits {
-		return asked{limit: wire.LimitCircuits, retry: circuitRetry}
-	}
-	// What a connection has created is never more than what it is a member of,
-	// and an identity is a member through one connection: one count holds both caps.
-	most := d.limits.MaxCircuitsPerConnection
-	if len(c.member.circuits) >= most || len(mirror.asker.member.circuits) >= most {
-		return asked{limit: wire.LimitCircuitsPerMember, retry: circuitRetry}
-	}
-	id := rand.Uint64()
-	for id == 0 || d.circuits[id] != nil {
-		id = rand.Uint64()
-	}
-	ct := &circuit{id: id, members: [2]*session{mirror.asker, c}}
-	d.circuits[id] = ct
-	for _, m := range ct.members {
-		if m.member.circuits == nil {
-			m.member.circuits = make(map[uint64]*circuit)
-		}
-		m.member.circuits[id] = ct
-	}
-	d.pairs[mirror.pair], d.pairs[mirror.pair.mirror()] = ct, ct
-	d.forget(mirror)
-	return asked{circuit: id, mirror: mirror.asker, mirrorID: mirror.id}
-}
-
-// route returns the other member of c's circuit, or nil where c is in no such circuit.
-func (d *directory) route(c *session, id uint64) *session {
+// route returns the other side of c's circuit. It reports false where c is in no such circuit.
+func (d *directory) route(c *session, id uint64) (route, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if ct := d.circuits[id]; ct != nil {
-		return ct.other(c)
-	}
-	return nil
-}
-
-// close ends c's circuit and returns the other member, or nil where c is in no such circuit.
-func (d *directory) close(c *session, id uint64) *session {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	ct := d.circuits[id]
+	ct := c.member.circuits[id]
 	if ct == nil {
-		return nil
+		return route{}, false
 	}
 	other := ct.other(c)
-	if other != nil {
-		d.dissolve(ct)
-	}
-	return other
+	return route{other.session, other.identity}, true
 }
 
-type directoryStats struct{ identities, pending, circuits int }
+// part has c leave a circuit, if it is in it.
+func (d *directory) part(c *session, id uint64) notices {
+	now := time.Now()
+	told := d.lock(now)
+	defer d.unlock(now)
+	ct := c.member.circuits[id]
+	if ct == nil {
+		return told
+	}
+	delete(c.member.circuits, id)
+	if d.circuits.part(ct, c, now) {
+		told = told.closed(ct, wire.EndedClosed, c)
+	}
+	return told
+}
+
+// bundle returns what an identity has published last, and its signature over it.
+func (d *directory) bundle(id wire.Identity) (bundle []byte, signature [64]byte, ok bool) {
+	now := time.Now()
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	r := d.identities.byIdentity[id]
+	if r == nil || !r.connected && !now.Before(r.expires) {
+		return nil, signature, false
+	}
+	return r.bundle, r.signature, true
+}
+
+// directoryStats is how much of everything there is.
+type directoryStats struct{ connected, pending, circuits, knocks, askers, identities int }
 
 func (d *directory) stats() directoryStats {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.expire(time.Now())
-	return directoryStats{len(d.members), len(d.requests), len(d.circuits)}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return directoryStats{
+		connected:  len(d.members),
+		pending:    d.pending.len(),
+		circuits:   len(d.circuits.byID),
+		knocks:     len(d.knocks.byPair),
+		askers:     len(d.askers.byIdentity),
+		identities: len(d.identities.byIdentity),
+	}
 }

@@ -15,15 +15,28 @@
 //
 // # Locks
 //
-// Two kinds, and none is held across a wait: directory.mu guards who is
-// connected, who asked for whom, and the circuits; outbound.mu guards one
-// session's queue. Neither is taken while the other is held. Server.mu, over
-// the table of connections, is taken with none of them held.
+// None is held across a wait. directory.mu guards everything that clients have
+// in common: who is connected, requests (pending.go), circuits, knocks and those
+// who brought them (askers.go), identities; each of these tables is a struct
+// without a lock of its own, whose methods say what has to go and leave the
+// telling to the directory's callers, after the lock. outbound.mu guards one
+// session's queue. Neither of the two is taken while the other is held. budget.mu
+// guards what the sessions hold of one budget, and is the last to be taken.
+// Server.mu, over the table of connections, is taken with none of them held.
+//
+// # Shares
+//
+// Every bounded thing has a ledger of what each source holds of it
+// ([admission.Shares]). When a thing is full, the heaviest source pays: its
+// oldest request, its newest pair, its oldest knock, its oldest identity, its
+// heaviest session. Where sources are not known, nobody is lighter than another,
+// and each session pays for its bytes alone.
 //
 // # Memory
 //
-// Two budgets bound what clients make the relay hold: frames on their way to
-// them, and what has come of unfinished messages. Who charges one and finds it
-// spent makes room by itself ([Server.makeRoom]) and goes on. Before a session
-// a connection holds at most its header and its request head.
+// Two budgets bound the bytes of sessions: frames on their way to clients, and
+// what has come of unfinished messages. Who charges one and finds it spent makes
+// room by itself (budget.makeRoom) and goes on. Before a session a connection
+// holds at most its header and its request head. What outlives a session, knocks
+// and bundles, has a count, a budget and a life.
 package relaycore

@@ -25,12 +25,10 @@ func (c *session) finish() {
 	if why.reason != "" {
 		s.count.reject(why.reason)
 	}
-	widows := s.dir.leave(c)
+	told := s.dir.leave(c)
 	c.lease.Release()
 	s.tell(slog.LevelDebug, &c.about, "session ended", slog.String("reason", why.told()), slog.Duration("after", time.Since(c.started).Round(time.Millisecond)))
-	for _, w := range widows {
-		w.tell()
-	}
+	told.send()
 	if why.code == 0 {
 		return
 	}

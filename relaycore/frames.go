@@ -89,6 +89,10 @@ func (c *session) hello(f wire.Hello, now time.Time) {
 		RateLimitBPS:              uint64(l.RateLimitBPS),
 		MaxPendingPerConnection:   uint32(l.MaxPendingPerConnection),
 		MaxCircuitsPerConnection:  uint32(l.MaxCircuitsPerConnection),
+
+		MaxPendingBlindPerConnection: uint32(l.MaxPendingBlindPerConnection),
+		BlindAskBurst:                uint32(l.BlindAskBurst),
+		BlindAskRefillPerSec:         uint32(l.BlindAskRefillPerSec),
 	})
 }
 
@@ -116,7 +120,8 @@ func (c *session) publish(f wire.Publish, now time.Time) {
 		c.refuse(what, wire.FaultKeyAuth, "the bundle's signature or the proof does not hold for this connection")
 		return
 	}
-	replaced, widows, ok := s.dir.join(c, f.Identity)
+	replaced, told, ok := s.dir.join(c, &f, now)
+	told.send()
 	if !ok {
 		c.refuse(what, wire.FaultOtherIdentity, "this connection has another identity")
 		return
@@ -126,46 +131,41 @@ func (c *session) publish(f wire.Publish, now time.Time) {
 	if replaced != nil {
 		replaced.end(endReplaced)
 	}
-	for _, w := range widows {
-		w.tell()
-	}
 	c.tell(wire.Published{Identity: f.Identity})
+	c.backlog()
 }
 
 func (c *session) ask(f wire.Ask, now time.Time) {
 	s := c.server
 	what := wire.Refused{Frame: wire.TypeAsk, RequestID: f.RequestID}
-	if f.Mode == wire.Blinded {
-		if !c.identified {
-			s.count.blindUnproven.Add(1)
-			c.refuse(what, wire.FaultOrder, "PUBLISH comes first")
-			return
-		}
-		c.refuse(what, wire.FaultUnavailable, "this relay takes no blinded requests")
-		return
-	}
-	a := s.dir.ask(c, f.RequestID, wire.Identity(f.Key), now)
+	a := s.dir.ask(c, &f, now)
+	a.told.send()
 	switch {
-	case a.unproven:
-		c.refuse(what, wire.FaultOrder, "PUBLISH comes first")
-	case a.self:
-		c.refuse(what, wire.FaultTarget, "the target is the asker")
+	case a.fault == wire.FaultOrder:
+		if f.Mode == wire.Blinded {
+			s.count.blindUnproven.Add(1)
+		}
+		c.refuse(what, a.fault, "PUBLISH comes first")
+	case a.fault == wire.FaultTarget:
+		c.refuse(what, a.fault, "the target is the asker")
+	case a.fault == wire.FaultBusy:
+		c.refuse(what, a.fault, "two others have met under this token")
 	case a.limit != 0:
 		reason := ReasonPendingTargets
-		if a.limit == wire.LimitCircuits || a.limit == wire.LimitCircuitsPerMember {
+		switch a.limit {
+		case wire.LimitCircuits, wire.LimitCircuitsPerMember, wire.LimitCircuitsPerSource:
 			reason = ReasonCircuitCap
 		}
 		s.count.reject(reason)
 		retry := max(1, math.Ceil(a.retry.Seconds()))
 		c.tell(wire.RateLimited{Refused: what, Limit: a.limit, RetryAfterSecs: uint32(retry)})
 	case a.circuit != 0:
-		if a.mirror != nil {
-			s.count.circuits.Add(1)
-			a.mirror.tell(wire.CircuitOpen{RequestID: a.mirrorID, Circuit: a.circuit})
-		}
 		c.tell(wire.CircuitOpen{RequestID: f.RequestID, Circuit: a.circuit})
-	case a.knock != nil:
-		a.knock.knock(wire.Knock{Asker: a.asker, Content: f.Content})
+	case a.target != nil:
+		if !a.target.knock(a.knock) {
+			s.dir.keepKnock(c, wire.Identity(f.Key), f.Content)
+			a.target.backlog()
+		}
 	}
 }
 
@@ -177,9 +177,13 @@ func (c *session) send(f *wire.Send, b []byte) {
 		c.refuse(what, wire.FaultTooLarge, "longer than clients take")
 		return
 	}
-	to := c.server.dir.route(c, f.Circuit)
-	if to == nil {
+	r, ok := c.server.dir.route(c, f.Circuit)
+	if !ok {
 		c.refuse(what, wire.FaultNoCircuit, "no such circuit")
+		return
+	}
+	if r.to == nil {
+		c.away(f, r.peer)
 		return
 	}
 	out := newFrame()
@@ -188,8 +192,8 @@ func (c *session) send(f *wire.Send, b []byte) {
 	out.buf = append(out.buf, b...)
 	out.buf[at] = byte(wire.TypeMessage)
 	// f.ID is a copy: b's buffer stays this session's while deliver waits.
-	if c.deliver(to, out) != queued {
-		c.refuse(what, wire.FaultNoCircuit, "the other side has left")
+	if c.deliver(r.to, out) != queued {
+		c.away(f, r.peer)
 		return
 	}
 	c.server.count.relayMessages.Add(1)
@@ -197,13 +201,11 @@ func (c *session) send(f *wire.Send, b []byte) {
 	c.tell(wire.MessageAck{ID: f.ID})
 }
 
-func (c *session) closeCircuit(f wire.Close) {
-	if other := c.server.dir.close(c, f.Circuit); other != nil {
-		other.tell(wire.CircuitClosed{Circuit: f.Circuit, Reason: wire.EndedClosed})
-	}
+// away takes a message for somebody who is away, or has gone without taking it:
+// every such message on a circuit comes by here, and who keeps messages for
+// peer does so here, before a MESSAGE_ACK. Nobody does; the sender keeps it.
+func (c *session) away(f *wire.Send, peer wire.Identity) {
+	c.refuse(wire.Refused{Frame: wire.TypeSend, MessageID: f.ID}, wire.FaultNoCircuit, "the other side has left")
 }
 
-// tell tells w that the other side's connection has ended.
-func (w widow) tell() {
-	w.session.tell(wire.CircuitClosed{Circuit: w.circuit, Reason: wire.EndedLeft})
-}
+func (c *session) closeCircuit(f wire.Close) { c.server.dir.part(c, f.Circuit).send() }

@@ -71,12 +71,10 @@ func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) 
 			if st := s.gate.Stats(time.Now()); st.Connections != 0 || st.Hosts != 0 || st.Sites != 0 {
 				t.Errorf("the gate still holds %+v", st)
 			}
-			if st := s.dir.stats(); st != (directoryStats{}) || len(s.dir.pairs) != 0 || s.dir.oldest.Len() != 0 {
-				t.Errorf("the directory still holds %+v", st)
-			}
-			for _, b := range []*budget{&s.outboundBudget, &s.bufferBudget} {
-				if held, lost := b.held.Load(), b.lost.Load(); held != 0 || lost != 0 {
-					t.Errorf("%s: %d bytes are still held, %d written off", b.why.reason, held, lost)
+			w.empty()
+			for _, b := range []*budget{s.outboundBudget, s.bufferBudget} {
+				if held, counts := b.sums(); held != 0 || counts != 0 {
+					t.Errorf("%s: %d bytes are still held, %d count", b.why.reason, held, counts)
 				}
 			}
 			if n := s.count.open.Load(); n != 0 || len(s.conns) != 0 || s.lingers.taken.Load() != 0 {

@@ -85,6 +85,7 @@ type outbound struct {
 	pong        []byte // answer to the latest ping, not queued yet
 	pinging     bool   // a ping is queued and not written
 	pings       []sentPing
+	more        bool          // something may wait in the relay's stores
 	writing     bool          // a writer runs
 	closed      bool          // takes nothing more
 	roomy       chan struct{} // closed when the queue is no longer crowded; nil: nobody waits
@@ -119,6 +120,18 @@ func (q *outbound) wakes() bool {
 	return start
 }
 
+// hasBacklog notes that something may wait in the relay's stores, and reports
+// whether the caller must start a writer.
+func (q *outbound) hasBacklog() (start bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	q.more = true
+	return q.wakes()
+}
+
 func (q *outbound) unlink(w *waiter) {
 	if w.prev == nil {
 		q.first = w.next
@@ -144,8 +157,9 @@ func (q *outbound) grant() {
 
 // take moves queued frames into buf, as many as fit, and returns what to write.
 // A frame that is too large for buf is returned alone, in its own memory; nil
-// means that nothing is queued and the writer has ended. The frames stay counted until written is called.
-func (q *outbound) take(buf []byte) (b []byte) {
+// means that nothing is queued and the writer has ended; refill, that it goes on
+// and has to look for more. The frames stay counted until written is called.
+func (q *outbound) take(buf []byte) (b []byte, refill bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.pong != nil {
@@ -159,13 +173,17 @@ func (q *outbound) take(buf []byte) (b []byte) {
 		q.bytes += len(f.buf)
 		q.account.add(cap(f.buf))
 	}
+	if q.head == nil && q.more {
+		q.more = false
+		return nil, true
+	}
 	if q.head == nil {
 		q.writing = false
 		if q.idle != nil {
 			close(q.idle)
 			q.idle = nil
 		}
-		return nil
+		return nil, false
 	}
 	list, last := q.head, q.head
 	if len(list.buf) > cap(buf) {
@@ -187,7 +205,7 @@ func (q *outbound) take(buf []byte) (b []byte) {
 	if q.head == nil {
 		q.tail = nil
 	}
-	return b
+	return b, false
 }
 
 // release frees a list of frames.
@@ -289,7 +307,7 @@ func (q *outbound) forgive(now time.Time) {
 
 // shut lets nothing more in. Waiters learn that theirs was not queued.
 func (q *outbound) shut() {
-	q.closed, q.pong = true, nil
+	q.closed, q.pong, q.more = true, nil, false
 	for w := q.first; w != nil; w = w.next {
 		close(w.settled)
 	}

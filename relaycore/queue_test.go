@@ -34,6 +34,19 @@ func (w *world) stuffed(a, b *peer, payload int) (circuit uint64, n int) {
 	return circuit, n
 }
 
+// crowded has b stop reading and fills more than half of its queue with messages
+// from a, whose number it returns.
+func (w *world) crowded(a, b *peer, circuit uint64) (n int) {
+	w.t.Helper()
+	b.stopReading()
+	n = queueMessages/2 + memconn.BufferSize/1226 + 10
+	for i := range n {
+		a.send(wire.Send{Circuit: circuit, ID: messageID(i), Payload: make([]byte, 1226)})
+		want[wire.MessageAck](a)
+	}
+	return n
+}
+
 // spec/003: an outbound queue holds 256 messages and 16 MiB; a sender waits up
 // to 5 seconds for space and is not read meanwhile; then the recipient is
 // disconnected and the message is not acknowledged.
@@ -299,12 +312,13 @@ func TestPingFlood(t *testing.T) {
 // A client may answer a ping before the relay's own write of it has returned.
 // Its pong counts all the same, and nothing is owed afterwards.
 func TestPongBeforeTheWriteReturns(t *testing.T) {
-	q := outbound{account: account{budget: &budget{limit: 1 << 20}}}
+	var q outbound
+	q.account.open(newBudget(1<<20, gone), nil, 0)
 	const number = 7
 	f := newFrame()
 	f.buf, f.ping = append(f.buf, "ping"...), number
 	q.push(f, nil)
-	if b := q.take(make([]byte, 0, 1024)); string(b) != "ping" {
+	if b, _ := q.take(make([]byte, 0, 1024)); string(b) != "ping" {
 		t.Fatalf("%q is written", b)
 	}
 	if _, waiting := q.overdue(); waiting {

@@ -64,7 +64,16 @@ type counters struct {
 	relayMessages atomic.Uint64
 	decoys        atomic.Uint64 // HTTP requests that were no upgrade
 	malformed     atomic.Uint64 // connections closed for bytes that are no WebSocket or no frame
-	blindUnproven atomic.Uint64 // blinded requests before an identity was proved
+
+	// Blinded requests, and what became of them.
+	blindAccepted       atomic.Uint64 // held
+	blindMatched        atomic.Uint64 // matched into a conversation
+	blindBusy           atomic.Uint64 // refused: the token was used already
+	blindExpired        atomic.Uint64 // expired unmatched
+	blindUnproven       atomic.Uint64 // refused: no identity was proved
+	blindEndedAtPublish atomic.Uint64 // conversations that ended because a member came back
+
+	identitiesEvicted atomic.Uint64 // identities forgotten for lack of room
 }
 
 func (c *counters) init() {

@@ -32,7 +32,7 @@ type Server struct {
 	lingers  slots
 
 	// Bytes on their way to clients, and bytes of messages that have not come wholly.
-	outboundBudget, bufferBudget budget
+	outboundBudget, bufferBudget *budget
 
 	running sync.WaitGroup // every goroutine of a connection
 
@@ -64,7 +64,6 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 		cfg:  cfg,
 		log:  log,
 		gate: gate,
-		dir:  newDirectory(l),
 		byteRate: admission.Rate{
 			N: int64(l.RateLimitBPS), Per: time.Second,
 			Burst: int64(max(l.RateLimitBPS, l.MaxMessageBytes)),
@@ -76,18 +75,13 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 			key:      maphash.MakeSeed(),
 			embedded: caps.EmbeddedIPv4,
 		},
-		lingers: slots{most: maxLingers},
-		outboundBudget: budget{
-			limit: int64(l.OutboundBudgetBytes), why: endOutboundShed,
-			of: func(c *session) *account { return &c.out.account },
-		},
-		bufferBudget: budget{
-			limit: int64(l.BufferBudgetBytes), why: endBufferShed,
-			of: func(c *session) *account { return &c.buffers },
-		},
-		conns: make(map[net.Conn]*session),
+		lingers:        slots{most: maxLingers},
+		outboundBudget: newBudget(l.OutboundBudgetBytes, endOutboundShed),
+		bufferBudget:   newBudget(l.BufferBudgetBytes, endBufferShed),
+		conns:          make(map[net.Conn]*session),
 	}
 	s.count.init()
+	s.dir = newDirectory(cfg, s.sources.known, &s.count, time.Now())
 	return s, nil
 }
 
@@ -104,6 +98,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	err := s.accept(ctx, ln)
 	ln.Close()
 	s.drain()
+	s.dir.close()
 	return err
 }
 

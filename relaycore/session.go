@@ -128,7 +128,9 @@ func (s *Server) newSession(nc net.Conn, lease *admission.Lease, who about, star
 		lastMessage: now,
 		pingAt:      now.Add(pingDelay()),
 	}
-	c.out.account.budget, c.buffers.budget = &s.outboundBudget, &s.bufferBudget
+	payer := s.sources.payer(c.source)
+	c.out.account.open(s.outboundBudget, c, payer)
+	c.buffers.open(s.bufferBudget, c, payer)
 	return c
 }
 
@@ -245,7 +247,7 @@ func (c *session) weigh(waits bool) {
 	c.weight = n
 	c.buffers.add(more)
 	if more > 0 {
-		c.server.makeRoom(&c.server.bufferBudget)
+		c.server.bufferBudget.makeRoom()
 	}
 }
 

@@ -86,9 +86,9 @@ func (h *honest) talk(payload int) {
 func (w *world) within() {
 	w.t.Helper()
 	synctest.Wait()
-	for _, b := range []*budget{&w.s.outboundBudget, &w.s.bufferBudget} {
-		if held, lost := b.held.Load(), b.lost.Load(); held > b.limit || lost != 0 {
-			w.t.Fatalf("%s: %d bytes are held, %d written off", b.why.reason, held, lost)
+	for _, b := range []*budget{w.s.outboundBudget, w.s.bufferBudget} {
+		if held, counts := b.sums(); held > b.limit || counts != held {
+			w.t.Fatalf("%s: %d bytes are held, %d count", b.why.reason, held, counts)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestOutboundBudget(t *testing.T) {
 					t.Errorf("%d were shed, %d found the budget spent", shed, found)
 				}
 				w.wantNothingBut(ReasonOutboundShed, ReasonGlobalOutbound)
-				if held := w.s.outboundBudget.held.Load(); held < 4<<20 {
+				if held, _ := w.s.outboundBudget.sums(); held < 4<<20 {
 					t.Errorf("%d bytes are held: more were shed than needed", held)
 				}
 				for _, b := range recipients {
@@ -285,7 +285,7 @@ func TestBudgetOfAnswers(t *testing.T) {
 			w.within()
 		}
 		if w.rejected(ReasonOutboundShed) == 0 {
-			t.Fatalf("nobody was shed, %d bytes are held", w.s.outboundBudget.held.Load())
+			t.Fatalf("nobody was shed, %d bytes are held", w.s.outboundBudget.counts.Load())
 		}
 		w.wantNothingBut(ReasonOutboundShed)
 		good.talk(1226)
@@ -306,7 +306,7 @@ func TestLastWordsAreShed(t *testing.T) {
 		w.from("203.0.113.2:1", 2) // takes b's place
 		want[wire.CircuitClosed](a)
 		synctest.Wait()
-		if held := w.s.outboundBudget.held.Load(); held < 12<<20 {
+		if held, _ := w.s.outboundBudget.sums(); held < 12<<20 {
 			t.Fatalf("the older connection was cut at once, %d bytes are held", held)
 		}
 		c, d := w.from("203.0.113.3:1", 3), w.from("203.0.113.4:1", 4)
@@ -412,7 +412,7 @@ func TestAnswersMakeRoom(t *testing.T) {
 		want[wire.MessageAck](a)
 		synctest.Wait()
 		c := w.s.dir.members[identity(b.key)]
-		rest := int(w.s.outboundBudget.limit - w.s.outboundBudget.held.Load())
+		rest := int(w.s.outboundBudget.limit - w.s.outboundBudget.counts.Load())
 		c.out.account.add(rest)
 		defer c.out.account.add(-rest)
 		w.wantOnly("", 0)

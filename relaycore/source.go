@@ -1,7 +1,9 @@
 package relaycore
 
 import (
+	"encoding/binary"
 	"hash/maphash"
+	"math/rand/v2"
 	"net/netip"
 
 	"relayedge/admission"
@@ -10,6 +12,13 @@ import (
 // source stands for the address, or the IPv6 /48, that a session's client has:
 // a keyed hash, which says only whether two clients share one.
 type source uint64
+
+// key is the source as the ledgers take it.
+func (s source) key() netip.Prefix {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[8:], uint64(s))
+	return netip.PrefixFrom(netip.AddrFrom16(b), 128)
+}
 
 // sources makes them.
 type sources struct {
@@ -25,4 +34,13 @@ func (s *sources) of(addr netip.Addr) source {
 		addr = netip.Addr{}
 	}
 	return source(maphash.Comparable(s.key, admission.Source(addr, s.embedded)))
+}
+
+// payer returns who pays for the bytes of a session from src: its source, or the
+// session alone where sources are not known.
+func (s *sources) payer(src source) source {
+	if !s.known {
+		return source(rand.Uint64())
+	}
+	return src
 }

@@ -37,15 +37,37 @@ func (c *session) offer(f *frame) {
 	if start {
 		c.startWriter()
 	}
-	c.server.makeRoom(&c.server.outboundBudget)
+	c.server.outboundBudget.makeRoom()
 }
 
 // knock brings another client's knock, if there is room to spare: nobody's
-// knocks may cost their target its session.
-func (c *session) knock(m wire.Knock) {
-	if c.out.hasRoomToSpare() {
-		c.tell(m)
+// knocks may cost their target its session. It reports whether there was.
+func (c *session) knock(m wire.Knock) bool {
+	if !c.out.hasRoomToSpare() {
+		return false
 	}
+	c.tell(m)
+	return true
+}
+
+// backlog has the writer look for what waits in the relay's stores for this
+// client, each time when nothing else is queued. A backlog of any length thus
+// costs nobody a place in the queue, and its reader is as slow as it likes.
+func (c *session) backlog() {
+	if c.out.hasBacklog() {
+		c.startWriter()
+	}
+}
+
+// refill queues what waits in the relay's stores, a little of it, and reports
+// whether there was anything. The writer calls it.
+func (c *session) refill() bool {
+	k := c.server.dir.nextKnock(c)
+	if k == nil {
+		return false
+	}
+	c.tell(wire.Knock{Asker: k.pair.from, Content: k.content})
+	return true
 }
 
 // tell offers a message of the relay.
@@ -103,7 +125,7 @@ const (
 func (c *session) deliver(to *session, f *frame) delivery {
 	own := &c.out.account
 	own.add(cap(f.buf))
-	if c.server.makeRoom(&c.server.outboundBudget) {
+	if c.server.outboundBudget.makeRoom() {
 		c.server.count.reject(ReasonGlobalOutbound)
 		if c.over() {
 			c.discard(f)
@@ -186,11 +208,17 @@ func (c *session) write() {
 	// Many writers that wait for their sockets hold many buffers.
 	c.out.account.add(writeSize)
 	defer c.out.account.add(-writeSize)
-	c.server.makeRoom(&c.server.outboundBudget)
+	c.server.outboundBudget.makeRoom()
 	buf := writeBuffers.Get()
 	defer writeBuffers.Put(buf)
 	for {
-		b := c.out.take((*buf)[:0])
+		b, refill := c.out.take((*buf)[:0])
+		if refill {
+			if c.refill() {
+				c.backlog()
+			}
+			continue
+		}
 		if b == nil {
 			failed = false
 			return

@@ -75,7 +75,7 @@ ws.onclose = e => show("closed with " + e.code);
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, dom, complaints.String())
 	}
-	if want := `<pre id="seen">frame 81 of 64 bytes over relaycore.v1,.</pre>`; !strings.Contains(string(dom), want) {
+	if want := `<pre id="seen">frame 81 of 76 bytes over relaycore.v1,.</pre>`; !strings.Contains(string(dom), want) {
 		t.Errorf("the page does not show %s:\n%s\n%s", want, dom, complaints.String())
 	}
 	e.shows(t, `relayedge_connections_total 1`, `relayedge_connections{listener="public"} 0`)

@@ -42,7 +42,7 @@ func TestPythonReachesTheRelay(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	const want = "subprotocol relaycore.v1\nframe 0x81 version 1 length 64\npong\nclosed 1000\n"
+	const want = "subprotocol relaycore.v1\nframe 0x81 version 1 length 76\npong\nclosed 1000\n"
 	if string(out) != want {
 		t.Errorf("python wrote %q, want %q", out, want)
 	}

@@ -73,6 +73,11 @@ func TestDocument(t *testing.T) {
 			t.Errorf("the table has no row %s", row)
 		}
 	}
+	for limit, key := range limitKeys {
+		if row := "| " + strconv.Itoa(int(limit)) + " | `" + key + "`"; !bytes.Contains(doc, []byte(row)) {
+			t.Errorf("the table of limits has no row %s", row)
+		}
+	}
 	if t.Failed() {
 		return
 	}

@@ -26,11 +26,15 @@ type Welcome struct {
 	RateLimitBPS              uint64 // bytes a second from the client
 	MaxPendingPerConnection   uint32 // named requests pending
 	MaxCircuitsPerConnection  uint32 // circuits open
+
+	MaxPendingBlindPerConnection uint32 // blinded requests pending
+	BlindAskBurst                uint32 // blinded requests under new tokens at once
+	BlindAskRefillPerSec         uint32 // and how many more each second
 }
 
 func (Welcome) Type() Type { return TypeWelcome }
 
-const welcomeSize = 1 + 2 + 32 + 1 + 4*5 + 8
+const welcomeSize = 1 + 2 + 32 + 1 + 4*8 + 8
 
 func (f Welcome) Append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint16(append(dst, byte(TypeWelcome)), f.Version)
@@ -40,7 +44,10 @@ func (f Welcome) Append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, f.IdentificationTimeoutSecs)
 	dst = binary.BigEndian.AppendUint64(dst, f.RateLimitBPS)
 	dst = binary.BigEndian.AppendUint32(dst, f.MaxPendingPerConnection)
-	return binary.BigEndian.AppendUint32(dst, f.MaxCircuitsPerConnection)
+	dst = binary.BigEndian.AppendUint32(dst, f.MaxCircuitsPerConnection)
+	dst = binary.BigEndian.AppendUint32(dst, f.MaxPendingBlindPerConnection)
+	dst = binary.BigEndian.AppendUint32(dst, f.BlindAskBurst)
+	return binary.BigEndian.AppendUint32(dst, f.BlindAskRefillPerSec)
 }
 
 func (f *Welcome) Decode(b []byte) error {
@@ -58,6 +65,9 @@ func (f *Welcome) Decode(b []byte) error {
 	f.RateLimitBPS = binary.BigEndian.Uint64(b[48:])
 	f.MaxPendingPerConnection = binary.BigEndian.Uint32(b[56:])
 	f.MaxCircuitsPerConnection = binary.BigEndian.Uint32(b[60:])
+	f.MaxPendingBlindPerConnection = binary.BigEndian.Uint32(b[64:])
+	f.BlindAskBurst = binary.BigEndian.Uint32(b[68:])
+	f.BlindAskRefillPerSec = binary.BigEndian.Uint32(b[72:])
 	return nil
 }
 
@@ -128,11 +138,12 @@ func (f *CircuitOpen) Decode(b []byte) error {
 type Ended byte
 
 const (
-	EndedLeft   Ended = 1 // the other side's connection ended
-	EndedClosed Ended = 2 // the other side closed the circuit
+	EndedLeft    Ended = 1 // the other side's connection ended
+	EndedClosed  Ended = 2 // the other side closed the circuit
+	EndedEvicted Ended = 3 // the relay is full, and the circuit made room for a lighter source's
 )
 
-// CircuitClosed says that a circuit is no more. It is not sent to the side that closed it.
+// CircuitClosed says that a circuit is no more. It is not sent to a side that closed or left it.
 type CircuitClosed struct {
 	Circuit uint64
 	Reason  Ended
@@ -265,22 +276,32 @@ func (r *Refused) decode(b []byte) (rest []byte, ok bool) {
 type Limit byte
 
 const (
-	LimitPendingTargets       Limit = 1 // requests pending in the whole relay
-	LimitPendingPerConnection Limit = 2 // requests pending from this connection
-	LimitCircuits             Limit = 3 // circuits in the whole relay
-	LimitCircuitsPerMember    Limit = 4 // circuits of one of the two members
+	LimitPendingTargets            Limit = 1  // requests pending in the whole relay
+	LimitPendingPerConnection      Limit = 2  // named requests pending from this connection
+	LimitCircuits                  Limit = 3  // circuits in the whole relay
+	LimitCircuitsPerMember         Limit = 4  // circuits of one of the two members
+	LimitPendingPerSource          Limit = 5  // named requests pending from the asker's source
+	LimitPendingBlindPerConnection Limit = 6  // blinded requests pending from this connection
+	LimitPendingBlindPerSource     Limit = 7  // blinded requests pending from the asker's source
+	LimitPendingReserve            Limit = 8  // blinded requests in the whole relay: the rest is kept for named ones
+	LimitBlindAskRate              Limit = 9  // blinded requests under new tokens, too many at once
+	LimitCircuitsPerSource         Limit = 10 // circuit sides of the source of one of the two members
 )
 
+// limitKeys are the policy's names of the limits.
+var limitKeys = map[Limit]string{
+	LimitPendingTargets: "max_pending_circuit_targets", LimitPendingPerConnection: "max_pending_per_connection",
+	LimitCircuits: "max_circuits", LimitCircuitsPerMember: "max_circuits_per_connection",
+	LimitPendingPerSource:          "max_pending_per_source",
+	LimitPendingBlindPerConnection: "max_pending_blind_per_connection",
+	LimitPendingBlindPerSource:     "max_pending_blind_per_source",
+	LimitPendingReserve:            "pending_identity_reserve_percent", LimitBlindAskRate: "blind_ask_burst",
+	LimitCircuitsPerSource: "max_circuits_per_source",
+}
+
 func (l Limit) String() string {
-	switch l {
-	case LimitPendingTargets:
-		return "max_pending_circuit_targets"
-	case LimitPendingPerConnection:
-		return "max_pending_per_connection"
-	case LimitCircuits:
-		return "max_circuits"
-	case LimitCircuitsPerMember:
-		return "max_circuits_per_connection"
+	if key, ok := limitKeys[l]; ok {
+		return key
 	}
 	return fmt.Sprintf("limit %d", byte(l))
 }
@@ -322,7 +343,7 @@ const (
 	FaultBinding       Fault = 4 // the TLS session's channel binding is required and did not reach the relay
 	FaultOtherIdentity Fault = 5 // the connection has another identity
 	FaultTarget        Fault = 6 // the request's target is the asker
-	FaultUnavailable   Fault = 7 // the relay does not offer it
+	FaultBusy          Fault = 7 // the blinded request's token has been used by two others
 	FaultNoCircuit     Fault = 8 // no such circuit, or its other side has left: not accepted
 	FaultTooLarge      Fault = 9 // longer than a client must take
 )

@@ -37,7 +37,8 @@ var serverFrames = []struct {
 	fixed bool
 }{
 	{Welcome{Version: 1, Nonce: [32]byte(filled(1, 32)), Binding: BindingExporter, MaxMessageBytes: 2, ConnectionTimeoutSecs: 3,
-		IdentificationTimeoutSecs: 4, RateLimitBPS: 1 << 40, MaxPendingPerConnection: 5, MaxCircuitsPerConnection: 6}, 64, true},
+		IdentificationTimeoutSecs: 4, RateLimitBPS: 1 << 40, MaxPendingPerConnection: 5, MaxCircuitsPerConnection: 6,
+		MaxPendingBlindPerConnection: 7, BlindAskBurst: 8, BlindAskRefillPerSec: 9}, 76, true},
 	{Published{Identity: Identity(filled(2, 32))}, 33, true},
 	{Knock{Asker: Identity(filled(3, 32)), Content: filled(4, AskSize)}, 5153, true},
 	{CircuitOpen{RequestID: 5, Circuit: 6}, 17, true},

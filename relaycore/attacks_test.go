@@ -1,0 +1,270 @@
+package relaycore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"relayedge/relaycore/wire"
+)
+
+// bystanders are two honest clients, of two sources, whose requests must go on
+// succeeding whatever others do.
+type bystanders struct {
+	w    *world
+	a, b *peer
+	n    int
+}
+
+func (w *world) bystanders() *bystanders {
+	return &bystanders{w: w, a: w.as("198.51.100.7:1", 10_000), b: w.as("198.51.100.8:1", 10_001)}
+}
+
+// meet has them meet under a key each, exchange a message, and part.
+func (h *bystanders) meet(mode wire.Mode, keyA, keyB [32]byte) {
+	w := h.w
+	w.t.Helper()
+	start := time.Now()
+	h.n++
+	if got := h.a.request(mode, uint64(h.n), keyA); got != (answer{}) {
+		w.t.Fatalf("the first request of meeting %d: %+v", h.n, got)
+	}
+	got := h.b.request(mode, uint64(h.n), keyB)
+	if other := h.a.answered(uint64(h.n)); got.circuit == 0 || other.circuit != got.circuit {
+		w.t.Fatalf("the second request of meeting %d: %+v, and %+v for the first", h.n, got, other)
+	}
+	h.a.send(wire.Send{Circuit: got.circuit, ID: messageID(h.n), Payload: []byte("hi")})
+	if m := want[wire.Message](h.b); m.ID != messageID(h.n) {
+		w.t.Fatalf("message %x came in place of %d", m.ID[:8], h.n)
+	}
+	want[wire.MessageAck](h.a)
+	h.a.send(wire.Close{Circuit: got.circuit})
+	h.b.send(wire.Close{Circuit: got.circuit})
+	synctest.Wait()
+	if took := time.Since(start); took != 0 {
+		w.t.Fatalf("meeting %d took %v", h.n, took)
+	}
+}
+
+func (h *bystanders) meetNamed() {
+	h.w.t.Helper()
+	h.meet(wire.Named, identity(h.b.key), identity(h.a.key))
+}
+
+func (h *bystanders) meetBlinded() {
+	h.w.t.Helper()
+	key := tokenOf(1_000_000 + h.n)
+	h.meet(wire.Blinded, key, key)
+}
+
+// One source fills the table of requests, by either kind.
+func TestOneSourceFillsPending(t *testing.T) {
+	for _, mode := range []wire.Mode{wire.Named, wire.Blinded} {
+		bubble(t, func(c *Config) { fronted(c); pendingAtMost(&c.Limits, 300) }, func(t *testing.T, w *world) {
+			h := w.bystanders()
+			each := 32
+			if mode == wire.Blinded {
+				each = 64
+			}
+			full := false
+			for i := range 20 {
+				p := w.as("203.0.113.1:1", i)
+				for n := range each {
+					switch got := p.request(mode, 1, tokenOf(100*i+n)); got.limit {
+					case 0:
+					case wire.LimitPendingTargets, wire.LimitPendingReserve, wire.LimitPendingPerSource, wire.LimitPendingBlindPerSource:
+						full = true
+					default:
+						t.Fatalf("%+v", got)
+					}
+				}
+				h.meetNamed()
+				h.meetBlinded()
+			}
+			if !full {
+				t.Fatalf("the table was never full: %+v", w.s.dir.stats())
+			}
+			w.wantNothingBut(ReasonPendingTargets, ReasonPendingEvicted, ReasonKnockEvicted)
+		})
+	}
+}
+
+// The same by so many sources that each holds little: all hold less than their
+// caps, and the table is full all the same.
+func TestManySourcesFillPending(t *testing.T) {
+	bubble(t, func(c *Config) { fronted(c); pendingAtMost(&c.Limits, 300) }, func(t *testing.T, w *world) {
+		h := w.bystanders()
+		for i := range 40 {
+			p := w.as(fmt.Sprintf("203.0.113.%d:1", i), i)
+			for n := range 16 {
+				p.request(wire.Named, 1, tokenOf(100*i+n))
+				p.request(wire.Blinded, 2, tokenOf(100*i+n))
+			}
+			h.meetNamed()
+			h.meetBlinded()
+		}
+		if st := w.s.dir.stats(); st.pending < 295 {
+			t.Fatalf("%+v", st)
+		}
+	})
+}
+
+// spec/003: without source accounting a few connections, about 14 at the
+// defaults, can fill the blinded share until their requests expire, while named
+// requests stay protected by the reserve. With it they block nobody.
+func TestFourteenConnectionsFillTheBlindedShare(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		change  func(*Config)
+		client  func(i int) string
+		blocked bool
+	}{
+		{"one source", fronted, func(i int) string { return fmt.Sprintf("203.0.113.1:%d", i+1) }, false},
+		{"fourteen sources", fronted, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }, false},
+		{"without source accounting", func(c *Config) { big(c); c.Limits.MaxConnectionsPerIP = 0 }, func(i int) string { return "127.0.0.1:1" }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bubble(t, tc.change, func(t *testing.T, w *world) {
+				h := w.bystanders()
+				ask := wireFrame(wire.Ask{Mode: wire.Blinded, Content: make([]byte, wire.AskSize)})
+				copy(ask[4:8], []byte{0, 0, 0, 0}) // no mask
+				copy(ask[8:], wire.Ask{Mode: wire.Blinded, Content: make([]byte, wire.AskSize)}.Append(nil))
+				var attackers []*peer
+				for i := range 14 {
+					attackers = append(attackers, w.as(tc.client(i), i))
+				}
+				asked := 0
+				round := func(each int) {
+					for _, p := range attackers {
+						for range each {
+							asked++
+							binary.BigEndian.PutUint64(ask[8+10:], uint64(asked))
+							p.write(ask)
+						}
+						p.answered(0)
+					}
+				}
+				round(64)
+				for i := range 120 {
+					time.Sleep(time.Second)
+					round(8)
+					if i%30 == 0 {
+						h.meetNamed()
+						h.meetBlinded()
+					}
+				}
+				held := len(w.s.dir.pending.blinded)
+				if most := 13500; tc.blocked && held != most || !tc.blocked && held > most {
+					t.Fatalf("%d blinded requests are held", held)
+				}
+				h.meetNamed()
+				if !tc.blocked {
+					h.meetBlinded()
+					w.wantNothingBut(ReasonPendingTargets, ReasonPendingEvicted)
+					return
+				}
+				if got := h.a.request(wire.Blinded, 1, tokenOf(5_000_000)); got.limit != wire.LimitPendingReserve || got.retry != uint32((requestLife-2*time.Minute)/time.Second) {
+					t.Fatalf("%+v", got)
+				}
+				w.stay(requestLife-2*time.Minute, append(attackers, h.a, h.b)...) // as long as it was told to wait
+				h.meetBlinded()
+				w.wantNothingBut(ReasonPendingTargets)
+			})
+		})
+	}
+}
+
+// One source fills the table of circuits.
+func TestOneSourceFillsCircuits(t *testing.T) {
+	bubble(t, func(c *Config) { fronted(c); circuitsAtMost(&c.Limits, 40) }, func(t *testing.T, w *world) {
+		h := w.bystanders()
+		refused := 0
+		for i := range 30 {
+			a, b := w.as("203.0.113.1:1", 2*i), w.as("203.0.113.1:1", 2*i+1)
+			a.request(wire.Blinded, 1, tokenOf(i))
+			if got := b.request(wire.Blinded, 2, tokenOf(i)); got.circuit == 0 {
+				refused++
+			}
+			h.meetNamed()
+			h.meetBlinded()
+		}
+		if refused != w.rejected(ReasonCircuitCap) || w.rejected(ReasonCircuitEvicted) == 0 {
+			t.Fatalf("%d refused, %d evicted", refused, w.rejected(ReasonCircuitEvicted))
+		}
+		w.wantNothingBut(ReasonCircuitCap, ReasonCircuitEvicted)
+	})
+}
+
+// One source floods the store of knocks, and one door of it: the honest knock
+// waits there all the same, and a new one still finds its place.
+func TestOneSourceFillsKnocks(t *testing.T) {
+	bubble(t, func(c *Config) { fronted(c); c.OfflineQueue.KnockBudgetBytes = 64 * wire.AskSize }, func(t *testing.T, w *world) {
+		early := w.as("198.51.100.7:1", 10_000)
+		early.knock(idOf(20_000), "early")
+		for i := range 20 {
+			p := w.as("203.0.113.1:1", i)
+			for n := range 32 {
+				target := idOf(20_000)
+				if n%2 == 1 {
+					target = idOf(30_000 + 100*i + n)
+				}
+				p.knock(target, "flood")
+			}
+			p.nc.Close()
+			late := w.as("198.51.100.8:1", 11_000+i)
+			late.knock(idOf(21_000+i), "late")
+			late.nc.Close()
+			wantTexts(t, w.as("192.0.2.1:1", 21_000+i).knocks(), "late")
+		}
+		got := w.as("192.0.2.1:1", 20_000).knocks()
+		if len(got) == 0 || got[0] != "early" {
+			t.Fatalf("%q", got)
+		}
+		w.wantNothingBut(ReasonKnockEvicted)
+	})
+}
+
+// 1,000 identities come from one /48, each from a /64 of its own, and stay or go:
+// what others have published is still there.
+func TestThousandIdentitiesFromOneSite(t *testing.T) {
+	for _, stay := range []bool{true, false} {
+		bubble(t, func(c *Config) {
+			fronted(c)
+			c.Limits.MaxIdentities = 100
+			c.Limits.MaxConnectionsPerIPv648 = 0
+		}, func(t *testing.T, w *world) {
+			h := w.bystanders()
+			away := w.as("198.51.100.9:1", 10_002)
+			away.nc.Close()
+			for i := range 1000 {
+				p := w.as(fmt.Sprintf("[2001:db8:7:%x::1]:1", i), i)
+				if !stay {
+					p.nc.Close()
+				}
+				if i%100 == 99 {
+					h.meetNamed()
+					h.meetBlinded()
+				}
+			}
+			synctest.Wait()
+			for _, n := range []int{10_000, 10_001, 10_002} {
+				if _, _, ok := w.s.dir.bundle(idOf(n)); !ok {
+					t.Errorf("identity %d is forgotten", n)
+				}
+			}
+			if st := w.s.dir.stats(); st.identities != 100 {
+				t.Fatalf("%+v", st)
+			}
+			if n := w.s.count.identitiesEvicted.Load(); n != 903 {
+				t.Fatalf("%d were evicted", n)
+			}
+			newcomer := w.as("192.0.2.50:1", 10_003)
+			if b, _, ok := w.s.dir.bundle(identity(newcomer.key)); !ok || string(b) != "bundle" {
+				t.Fatal("a newcomer's bundle is not kept")
+			}
+			w.wantOnly("", 0)
+		})
+	}
+}

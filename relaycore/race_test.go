@@ -1,0 +1,5 @@
+//go:build race
+
+package relaycore
+
+const raceEnabled = true
