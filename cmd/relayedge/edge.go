@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"syscall"
 
 	"relayedge/cmd/internal/policy"
@@ -94,7 +95,7 @@ func (e *edge) open(p *policy.Policy) (*opened, error) {
 		if socket == nil {
 			var err error
 			if socket, err = service.Listen(l.Bind); err != nil {
-				faults = append(faults, fmt.Errorf("%s: listener %s: %w%s", p.Origin(fmt.Sprintf("listeners[%d].bind", i)), l.Name, err, e.inTheWay(l, err)))
+				faults = append(faults, fmt.Errorf("%slistener %s: %w%s", place(p, fmt.Sprintf("listeners[%d].bind", i)), l.Name, err, e.inTheWay(l, err)))
 				continue
 			}
 			o.came = append(o.came, socket)
@@ -106,6 +107,14 @@ func (e *edge) open(p *policy.Policy) (*opened, error) {
 		return nil, err
 	}
 	return o, nil
+}
+
+// place is where the file writes a key, as the beginning of an error, or nothing.
+func place(p *policy.Policy, key string) string {
+	if at := p.Origin(key); strings.Contains(at, ":") {
+		return at + ": "
+	}
+	return ""
 }
 
 // take takes the socket of a listener's bind from those that are left, or none:
