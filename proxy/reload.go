@@ -98,7 +98,7 @@ func (r *Reload) Apply() {
 		s.keyTickets(r.terms[i])
 		l.terms.Store(r.terms[i])
 		if !slices.Contains(stay, l) {
-			s.open(l)
+			s.listen(l)
 		} else if err := r.sockets.Apply(l.socket); err != nil {
 			s.log.Warn("limits.socket_buffer_bytes could not be changed for a listener's connections", "listener", r.terms[i].config.Name, "error", err)
 		}

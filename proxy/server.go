@@ -123,7 +123,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.mu.Lock()
 	s.serving = now
 	for _, l := range s.listeners {
-		s.open(l)
+		s.listen(l)
 	}
 	for _, d := range s.upstreams {
 		s.check(d)
@@ -146,8 +146,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	return nil
 }
 
-// open requires mu. It has a listener accept, if the server does.
-func (s *Server) open(l *listener) {
+// listen requires mu. It has a listener accept, if the server does.
+func (s *Server) listen(l *listener) {
 	if s.serving == nil {
 		return
 	}
