@@ -15,9 +15,9 @@ import (
 // What is held can exceed the limit by what is being freed, and by the latest
 // piece of each goroutine that runs, which is charged once it is there.
 type budget struct {
-	// Static.
-	limit int64
-	why   ending // of a session that is shed
+	why ending // static; of a session that is shed
+
+	limit atomic.Int64 // changed by a reload
 
 	// What counts: a copy of the ledger's sum, for those who only look.
 	counts atomic.Int64
@@ -29,7 +29,9 @@ type budget struct {
 }
 
 func newBudget(limit int, why ending) *budget {
-	return &budget{limit: int64(limit), why: why, ledger: admission.NewShares[*account]()}
+	b := &budget{why: why, ledger: admission.NewShares[*account]()}
+	b.limit.Store(int64(limit))
+	return b
 }
 
 // account is what one session holds of a budget, in bytes of capacity. It must
@@ -52,7 +54,7 @@ func (a *account) open(b *budget, c *session, payer source) {
 }
 
 // spent reports whether more is held than may be.
-func (b *budget) spent() bool { return b.counts.Load() > b.limit }
+func (b *budget) spent() bool { return b.counts.Load() > b.limit.Load() }
 
 // charge changes what the account holds, with budget.mu held.
 func (a *account) charge(n int64) {
@@ -118,7 +120,7 @@ func (b *budget) sums() (held, counts int64) {
 func (b *budget) condemn() *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ledger.Held() <= b.limit {
+	if b.ledger.Held() <= b.limit.Load() {
 		return nil
 	}
 	pays := b.ledger.Heaviest().Oldest

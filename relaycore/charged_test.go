@@ -130,7 +130,7 @@ func TestWriterIsCharged(t *testing.T) {
 		c.out.account.add(most)
 		defer c.out.account.add(-most)
 		d := w.s.dir.members[identity(a.key)]
-		rest := int(w.s.outboundBudget.limit - w.s.outboundBudget.counts.Load())
+		rest := int(w.s.outboundBudget.limit.Load() - w.s.outboundBudget.counts.Load())
 		d.out.account.add(rest - writeSize/2)
 		defer d.out.account.add(-(rest - writeSize/2))
 		a.hello()

@@ -52,11 +52,12 @@ func (ct *circuit) other(c *session) *side {
 
 // circuits is the table of circuits. All of it is guarded by directory.mu.
 type circuits struct {
-	// Static.
+	sources bool // static: whether sources are known; else nobody is lighter than another
+
+	// Changed by a reload.
 	most        int // sides in all
 	perIdentity int
 	perSource   int
-	sources     bool // whether sources are known; else nobody is lighter than another
 
 	byID       map[uint64]*circuit
 	byPair     map[pair]*circuit // named ones, by both orders of their members
@@ -68,18 +69,22 @@ type circuits struct {
 }
 
 func newCircuits(l Limits, sources bool) circuits {
-	return circuits{
-		most:        l.MaxCircuits,
-		perIdentity: l.MaxCircuitsPerConnection,
-		perSource:   l.MaxCircuitsPerSource,
-		sources:     sources,
-		byID:        make(map[uint64]*circuit),
-		byPair:      make(map[pair]*circuit),
-		byToken:     make(map[token]*circuit),
-		byIdentity:  make(map[wire.Identity]map[*circuit]struct{}),
-		shares:      admission.NewShares[*circuit](),
-		fading:      line[circuit]{place: func(ct *circuit) *place[circuit] { return &ct.fading }},
+	t := circuits{
+		sources:    sources,
+		byID:       make(map[uint64]*circuit),
+		byPair:     make(map[pair]*circuit),
+		byToken:    make(map[token]*circuit),
+		byIdentity: make(map[wire.Identity]map[*circuit]struct{}),
+		shares:     admission.NewShares[*circuit](),
+		fading:     line[circuit]{place: func(ct *circuit) *place[circuit] { return &ct.fading }},
 	}
+	t.bind(l)
+	return t
+}
+
+// bind has the limits bind circuits that are yet to open.
+func (t *circuits) bind(l Limits) {
+	t.most, t.perIdentity, t.perSource = l.MaxCircuits, l.MaxCircuitsPerConnection, l.MaxCircuitsPerSource
 }
 
 // open joins the asker of r and c, whose request completes the pair. It returns

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"relayedge/internal/control"
 	"relayedge/internal/hostport"
 	"relayedge/internal/keyfault"
 	"relayedge/internal/telemetry"
@@ -25,6 +26,7 @@ type Config struct {
 	Limits                Limits         `key:"limits" doc:"the relay's limits"`
 	OfflineQueue          OfflineQueue   `key:"offline_queue" doc:"what waits for those who are away"`
 	Metrics               MetricsConfig  `key:"metrics" doc:"the relay's own metrics endpoint, where it runs alone"`
+	Control               ControlConfig  `key:"control" doc:"the relay's own control socket, where it runs alone"`
 }
 
 // MetricsConfig is the metrics section of the relay. It has the fields of
@@ -38,6 +40,15 @@ type MetricsConfig struct {
 
 // Validate holds the section to the rules of every metrics endpoint.
 func (m MetricsConfig) Validate() error { return telemetry.Config(m).Validate() }
+
+// ControlConfig is the control section of the relay: control.Config, to which it
+// converts, with a default of its own.
+type ControlConfig struct {
+	Socket string `key:"socket" default:"/run/relaycore/control.sock" path:"socket" doc:"unix socket that relaycore reload speaks to, for the user of the process alone; empty: none"`
+}
+
+// Validate holds the section to the rules of every control socket.
+func (c ControlConfig) Validate() error { return control.Config(c).Validate() }
 
 // OfflineQueue is the offline_queue section of the relay.
 type OfflineQueue struct {
@@ -119,6 +130,7 @@ func DefaultConfig() Config {
 		},
 		OfflineQueue: OfflineQueue{TTLSecs: 72 * 3600, KnockBudgetBytes: 16 << 20},
 		Metrics:      MetricsConfig{Enabled: true, BindAddr: "127.0.0.1:9091", Namespace: "relaycore"},
+		Control:      ControlConfig{Socket: "/run/relaycore/control.sock"},
 	}
 }
 

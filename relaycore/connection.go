@@ -46,7 +46,7 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 	in := arrivals{nc: nc}
 	var binding *[32]byte
 	start := accepted
-	if s.cfg.ProxyProtocol {
+	if s.start.ProxyProtocol {
 		nc.SetReadDeadline(accepted.Add(proxyHeaderTime))
 		h, rest, err := proxyheader.Read(nc, proxyheader.V2)
 		if err != nil {
@@ -60,7 +60,7 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 			s.count.reject(reason)
 			return
 		}
-		if value, ok := h.Lookup(byte(s.cfg.ChannelBindingTLV)); ok && len(value) == 32 {
+		if value, ok := h.Lookup(byte(s.start.ChannelBindingTLV)); ok && len(value) == 32 {
 			binding = (*[32]byte)(append([]byte(nil), value...))
 		}
 	}

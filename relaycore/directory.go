@@ -13,12 +13,12 @@ import (
 // nobody: they return who is to be told.
 type directory struct {
 	// Static.
-	count  *counters
-	tell   func(notices) // of what time has ended; called without mu
-	refill admission.Rate
+	count *counters
+	tell  func(notices) // of what time has ended; called without mu
 
 	// Guarded by mu, like all that these hold and like each session's member.
 	mu         sync.RWMutex
+	refill     admission.Rate // of blinded requests
 	members    map[wire.Identity]*session
 	pending    pending
 	circuits   circuits
@@ -78,7 +78,7 @@ func newDirectory(cfg Config, sources bool, count *counters, now time.Time) *dir
 	return &directory{
 		count:      count,
 		tell:       notices.send,
-		refill:     admission.Rate{N: int64(l.BlindAskRefillPerSec), Per: time.Second, Burst: int64(l.BlindAskBurst)},
+		refill:     blindAskRate(l),
 		members:    make(map[wire.Identity]*session),
 		pending:    newPending(l, sources),
 		circuits:   newCircuits(l, sources),
@@ -86,6 +86,28 @@ func newDirectory(cfg Config, sources bool, count *counters, now time.Time) *dir
 		askers:     newAskers(sources, now),
 		identities: newIdentities(l),
 	}
+}
+
+func blindAskRate(l Limits) admission.Rate {
+	return admission.Rate{N: int64(l.BlindAskRefillPerSec), Per: time.Second, Burst: int64(l.BlindAskBurst)}
+}
+
+// mostMadeRoom is how much one newcomer evicts at most. While the
+// limits stay as they are it takes fewer; after a limit was lowered there may be far too
+// much, which then goes with those who come, and keeps nobody waiting.
+const mostMadeRoom = 256
+
+// bind has other limits bind whatever comes; what is there stays, except that
+// nothing is kept for longer than a life that is shorter, from now on.
+func (d *directory) bind(cfg Config, now time.Time) {
+	told := d.lock(now)
+	d.refill = blindAskRate(cfg.Limits)
+	d.pending.bind(cfg.Limits)
+	d.circuits.bind(cfg.Limits)
+	d.knocks.bind(cfg.OfflineQueue, now)
+	d.identities.bind(cfg.Limits, now)
+	d.unlock(now)
+	d.tell(told)
 }
 
 // lock begins a change, with everything gone whose time is over.

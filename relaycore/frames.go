@@ -74,7 +74,7 @@ func (c *session) hello(f wire.Hello, now time.Time) {
 	}
 	rand.Read(c.nonce[:])
 	c.greeted = true
-	l := &c.server.cfg.Limits
+	l := c.server.inForce.Load().limits
 	binding := wire.BindingNone
 	if c.server.bound {
 		binding = wire.BindingExporter
@@ -83,9 +83,9 @@ func (c *session) hello(f wire.Hello, now time.Time) {
 		Version:                   wire.Version,
 		Nonce:                     c.nonce,
 		Binding:                   binding,
-		MaxMessageBytes:           uint32(min(l.MaxMessageBytes, wire.MaxSend)),
-		ConnectionTimeoutSecs:     uint32(l.ConnectionTimeoutSecs),
-		IdentificationTimeoutSecs: uint32(l.IdentificationTimeoutSecs),
+		MaxMessageBytes:           uint32(min(c.limits.MaxMessageBytes, wire.MaxSend)),
+		ConnectionTimeoutSecs:     uint32(c.limits.ConnectionTimeoutSecs),
+		IdentificationTimeoutSecs: uint32(c.limits.IdentificationTimeoutSecs),
 		RateLimitBPS:              uint64(l.RateLimitBPS),
 		MaxPendingPerConnection:   uint32(l.MaxPendingPerConnection),
 		MaxCircuitsPerConnection:  uint32(l.MaxCircuitsPerConnection),
@@ -127,7 +127,7 @@ func (c *session) publish(f wire.Publish, now time.Time) {
 		return
 	}
 	c.identified = true
-	c.parser.Allow(s.cfg.Limits.MaxMessageBytes)
+	c.parser.Allow(c.limits.MaxMessageBytes)
 	if replaced != nil {
 		replaced.end(endReplaced)
 	}

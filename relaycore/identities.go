@@ -32,10 +32,10 @@ type record struct {
 // one that has been away for the longest, and only where all its identities are
 // connected the bundle of the oldest. All of it is guarded by directory.mu.
 type identities struct {
-	// Static.
+	// Changed by a reload.
 	most   int
 	budget int64
-	life   time.Duration
+	life   time.Duration // of those that leave
 
 	byIdentity map[wire.Identity]*record
 	bytes      *admission.Shares[*record]
@@ -45,15 +45,25 @@ type identities struct {
 }
 
 func newIdentities(l Limits) identities {
-	return identities{
-		most:       l.MaxIdentities,
-		budget:     int64(l.IdentityBudgetBytes),
-		life:       secs(l.IdentityTTLSecs),
+	t := identities{
 		byIdentity: make(map[wire.Identity]*record),
 		bytes:      admission.NewShares[*record](),
 		places:     admission.NewShares[*record](),
 		away:       admission.NewShares[*record](),
 		line:       line[record]{place: func(r *record) *place[record] { return &r.place }},
+	}
+	t.bind(l, time.Time{})
+	return t
+}
+
+// bind has the limits bind identities that are yet to publish, which then make
+// the others fit, and the life all that are away.
+func (t *identities) bind(l Limits, now time.Time) {
+	t.most, t.budget, t.life = l.MaxIdentities, int64(l.IdentityBudgetBytes), secs(l.IdentityTTLSecs)
+	// The line stays in the order of its ends.
+	end := now.Add(t.life)
+	for r := t.line.last; r != nil && r.expires.After(end); r = r.place.before {
+		r.expires = end
 	}
 }
 
@@ -65,11 +75,11 @@ func (t *identities) publish(id wire.Identity, bundle []byte, signature [64]byte
 	}
 	r := &record{identity: id, signature: signature, connected: true, bundle: append(make([]byte, 0, len(bundle)), bundle...)}
 	size := int64(cap(r.bundle) + recordOverhead)
-	for len(t.byIdentity) >= t.most {
+	for len(t.byIdentity) >= t.most && evicted < mostMadeRoom {
 		t.evict(t.places)
 		evicted++
 	}
-	for t.bytes.Held() > 0 && t.bytes.Held()+size > t.budget {
+	for t.bytes.Held() > 0 && t.bytes.Held()+size > t.budget && evicted < mostMadeRoom {
 		t.evict(t.bytes)
 		evicted++
 	}

@@ -20,8 +20,7 @@ const (
 
 // knock is a message request that waits for its target.
 type knock struct {
-	// Static.
-	pair    pair
+	pair    pair // static
 	expires time.Time
 
 	content []byte // wire.AskSize bytes
@@ -45,10 +44,11 @@ func newDoorstep() *doorstep {
 // is new always finds room: at the cost of its own source where that has its
 // share, else of the heaviest one. All of it is guarded by directory.mu.
 type knocks struct {
-	// Static.
-	budget  int64 // bytes of content
-	life    time.Duration
-	sources bool // whether sources are known; else they have no shares
+	sources bool // static: whether sources are known; else they have no shares
+
+	// Changed by a reload.
+	budget int64         // bytes of content
+	life   time.Duration // of those that come
 
 	byPair  map[pair]*knock
 	targets map[wire.Identity]*doorstep
@@ -57,14 +57,25 @@ type knocks struct {
 }
 
 func newKnocks(q OfflineQueue, sources bool) knocks {
-	return knocks{
-		budget:  int64(q.KnockBudgetBytes),
-		life:    secs(q.TTLSecs),
+	t := knocks{
 		sources: sources,
 		byPair:  make(map[pair]*knock),
 		targets: make(map[wire.Identity]*doorstep),
 		shares:  admission.NewShares[*knock](),
 		line:    line[knock]{place: func(k *knock) *place[knock] { return &k.all }},
+	}
+	t.bind(q, time.Time{})
+	return t
+}
+
+// bind has the budget bind knocks that are yet to come, which then make the
+// others fit, and the life all of them.
+func (t *knocks) bind(q OfflineQueue, now time.Time) {
+	t.budget, t.life = int64(q.KnockBudgetBytes), secs(q.TTLSecs)
+	// The line stays in the order of its ends.
+	end := now.Add(t.life)
+	for k := t.line.last; k != nil && k.expires.After(end); k = k.all.before {
+		k.expires = end
 	}
 }
 
@@ -88,11 +99,11 @@ func (t *knocks) add(p pair, content []byte, from source, now time.Time) (evicte
 		evicted++
 	}
 	if t.sources {
-		for own := t.shares.Of(&k.share); own.Amount > 0 && own.Amount+size > t.budget/sourceShare; own = t.shares.Of(&k.share) {
+		for own := t.shares.Of(&k.share); own.Amount > 0 && own.Amount+size > t.budget/sourceShare && evicted < mostMadeRoom; own = t.shares.Of(&k.share) {
 			evict(own.Oldest)
 		}
 	}
-	for t.shares.Held() > 0 && t.shares.Held()+size > t.budget {
+	for t.shares.Held() > 0 && t.shares.Held()+size > t.budget && evicted < mostMadeRoom {
 		evict(t.shares.Heaviest().Oldest)
 	}
 	if of := t.targets[p.to]; of != nil && of.line.n >= knocksPerTarget {

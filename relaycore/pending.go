@@ -56,12 +56,13 @@ func (a *asking) of(mode wire.Mode) *line[request] {
 // a named request that finds no place can take that of a blinded one. All of it
 // is guarded by directory.mu.
 type pending struct {
-	// Static.
+	sources bool // static: whether sources are known; else nobody is lighter than another
+
+	// Changed by a reload.
 	most        int // requests of both modes
 	mostBlinded int // what the reserve for named requests leaves
 	perSession  [2]int
 	perSource   [2]int
-	sources     bool // whether sources are known; else nobody is lighter than another
 
 	named   map[pair]*request
 	blinded map[token]*request
@@ -76,21 +77,27 @@ func at(mode wire.Mode) int { return int(mode - wire.Named) }
 
 func newPending(l Limits, sources bool) pending {
 	t := pending{
-		most:       l.MaxPendingCircuitTargets,
-		perSession: [2]int{l.MaxPendingPerConnection, l.MaxPendingBlindPerConnection},
-		perSource:  [2]int{l.MaxPendingPerSource, l.MaxPendingBlindPerSource},
-		sources:    sources,
-		named:      make(map[pair]*request),
-		blinded:    make(map[token]*request),
-		lines:      [2]line[request]{{place: placeAmongAll}, {place: placeAmongAll}},
-		shares:     admission.NewShares[*request](),
+		sources: sources,
+		named:   make(map[pair]*request),
+		blinded: make(map[token]*request),
+		lines:   [2]line[request]{{place: placeAmongAll}, {place: placeAmongAll}},
+		shares:  admission.NewShares[*request](),
 	}
-	// Rounded in favour of the reserve: blinded requests never hold more than the rest.
-	t.mostBlinded = int(int64(t.most) * int64(100-l.PendingIdentityReservePercent) / 100)
+	t.bind(l)
 	for i := range t.modeShares {
 		t.modeShares[i] = admission.NewShares[*request]()
 	}
 	return t
+}
+
+// bind has the limits bind whatever comes. What is there stays: while there is
+// more than they allow, a newcomer takes the place of another or finds none.
+func (t *pending) bind(l Limits) {
+	t.most = l.MaxPendingCircuitTargets
+	t.perSession = [2]int{l.MaxPendingPerConnection, l.MaxPendingBlindPerConnection}
+	t.perSource = [2]int{l.MaxPendingPerSource, l.MaxPendingBlindPerSource}
+	// Rounded in favour of the reserve: blinded requests never hold more than the rest.
+	t.mostBlinded = int(int64(t.most) * int64(100-l.PendingIdentityReservePercent) / 100)
 }
 
 // full says which limit leaves a request no place, and when the next one will be free.

@@ -79,7 +79,7 @@ var provoked = []struct {
 		// Somebody holds nearly all that the budget has, so that a message finds it spent.
 		c := w.s.dir.members[identity(w.as(client(2), 3).key)]
 		synctest.Wait()
-		rest := int(w.s.outboundBudget.limit-w.s.outboundBudget.counts.Load()) - 2*memconn.BufferSize
+		rest := int(w.s.outboundBudget.limit.Load()-w.s.outboundBudget.counts.Load()) - 2*memconn.BufferSize
 		c.out.account.add(rest)
 		defer c.out.account.add(-rest)
 		a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 4*memconn.BufferSize)})

@@ -41,7 +41,7 @@ func keyOf(n int) ed25519.PrivateKey {
 func (w *world) as(client string, n int) *peer {
 	w.t.Helper()
 	var p *peer
-	if w.s.cfg.ProxyProtocol {
+	if w.s.start.ProxyProtocol {
 		p = w.behind(client)
 	} else {
 		p = w.dial(client).upgrade()

@@ -20,16 +20,16 @@ import (
 // Server is a relay. Make it with NewServer.
 type Server struct {
 	// Static.
-	cfg      Config
-	log      *slog.Logger
-	gate     *admission.Gate
-	dir      *directory
-	byteRate admission.Rate
-	trust    admission.Networks // whose PROXY header is believed
-	bound    bool               // a proof must be bound to the TLS session
-	count    counters
-	sources  sources
-	lingers  slots
+	start   Config // that of NewServer: its keys that a reload leaves hold
+	log     *slog.Logger
+	gate    *admission.Gate
+	dir     *directory
+	bound   bool // a proof must be bound to the TLS session
+	count   counters
+	sources sources
+	lingers slots
+
+	inForce atomic.Pointer[settings] // swapped by a reload
 
 	// Bytes on their way to clients, and bytes of messages that have not come wholly.
 	outboundBudget, bufferBudget *budget
@@ -51,24 +51,15 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	l := cfg.Limits
-	caps := admission.DefaultLimits()
-	caps.MaxConnections = l.MaxConnections
-	caps.MaxConnectionsPerIP = l.MaxConnectionsPerIP
-	caps.MaxConnectionsPerIPv648 = l.MaxConnectionsPerIPv648
-	caps.ConnectionRatePerIP, caps.ConnectionRatePerIPv648 = 0, 0
+	caps := gateLimits(l)
 	gate, err := admission.NewGate(caps)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		cfg:  cfg,
-		log:  log,
-		gate: gate,
-		byteRate: admission.Rate{
-			N: int64(l.RateLimitBPS), Per: time.Second,
-			Burst: int64(max(l.RateLimitBPS, l.MaxMessageBytes)),
-		},
-		trust: admission.NewNetworks(cfg.TrustProxyFrom),
+		start: cfg,
+		log:   log,
+		gate:  gate,
 		bound: cfg.ProxyProtocol && cfg.RequireChannelBinding,
 		sources: sources{
 			known:    cfg.ProxyProtocol || l.MaxConnectionsPerIP > 0,
@@ -80,6 +71,7 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 		bufferBudget:   newBudget(l.BufferBudgetBytes, endBufferShed),
 		conns:          make(map[net.Conn]*session),
 	}
+	s.inForce.Store(newSettings(cfg))
 	s.count.init()
 	s.dir = newDirectory(cfg, s.sources.known, &s.count, time.Now())
 	return s, nil
@@ -90,7 +82,7 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 // is left at its end. It closes ln, returns after the last connection's end, and
 // returns nil unless accepting failed. It is called once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	l := s.cfg.Limits
+	l := s.start.Limits
 	s.log.Info(fmt.Sprintf("Limits: max_connections=%d, max_connections_per_ip=%d, rate_limit_bps=%d, max_message_bytes=%d, connection_timeout_secs=%d",
 		l.MaxConnections, l.MaxConnectionsPerIP, l.RateLimitBPS, l.MaxMessageBytes, l.ConnectionTimeoutSecs))
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
@@ -145,8 +137,8 @@ func (s *Server) accept(ctx context.Context, ln net.Listener) error {
 // end that is the global cap alone: the PROXY header names the client later.
 func (s *Server) admit(nc net.Conn, now time.Time) (*admission.Lease, Reason) {
 	addr := peerAddr(nc)
-	if s.cfg.ProxyProtocol {
-		if addr.IsValid() && !s.trust.Contains(addr) {
+	if s.start.ProxyProtocol {
+		if addr.IsValid() && !s.inForce.Load().trust.Contains(addr) {
 			return nil, ReasonProxyNotLoopback
 		}
 		addr = netip.Addr{}
@@ -189,7 +181,7 @@ const drainStep = 5 * time.Millisecond
 
 // drain ends every connection and returns when all have ended.
 func (s *Server) drain() {
-	grace := secs(s.cfg.DrainSecs)
+	grace := s.inForce.Load().drain
 	deadline := time.Now().Add(grace)
 	s.mu.Lock()
 	s.draining = true
@@ -208,7 +200,7 @@ func (s *Server) drain() {
 		close(ended)
 	}()
 	if len(sessions) > 0 {
-		s.log.Info("draining", "sessions", len(sessions), "grace_secs", s.cfg.DrainSecs)
+		s.log.Info("draining", "sessions", len(sessions), "grace_secs", int(grace.Seconds()))
 		step := min(drainStep, grace/2/time.Duration(len(sessions)))
 		rand.Shuffle(len(sessions), func(i, j int) { sessions[i], sessions[j] = sessions[j], sessions[i] })
 		for _, c := range sessions {

@@ -77,6 +77,7 @@ var readBuffers = socket.NewPool(readSize)
 type session struct {
 	// Static.
 	server  *Server
+	limits  *Limits // those of its start: its times and sizes are what WELCOME has told
 	lease   *admission.Lease
 	source  source
 	about   about
@@ -117,6 +118,7 @@ func (s *Server) newSession(nc net.Conn, lease *admission.Lease, who about, star
 	now := time.Now()
 	c := &session{
 		server:      s,
+		limits:      s.inForce.Load().limits,
 		lease:       lease,
 		source:      s.sources.of(who.client),
 		about:       who,
@@ -254,7 +256,7 @@ func (c *session) weigh(waits bool) {
 // event takes one message or control frame.
 func (c *session) event(ev websocket.Event) {
 	now := time.Now()
-	if wait := c.bytes.Charge(c.server.byteRate, int64(len(ev.Payload)+messageOverhead), now); wait > 0 {
+	if wait := c.bytes.Charge(c.server.inForce.Load().byteRate, int64(len(ev.Payload)+messageOverhead), now); wait > 0 {
 		c.server.count.reject(ReasonRateLimit)
 		c.pausedUntil = now.Add(wait)
 	}
@@ -317,7 +319,7 @@ func (c *session) hold(buffer bool) bool {
 // tick does what is due at now and returns when something is due next. A
 // session that is not read cannot be idle, nor can its pongs be late.
 func (c *session) tick(now time.Time, reading bool) (next time.Time) {
-	l := &c.server.cfg.Limits
+	l := c.limits
 	if !reading {
 		c.lastMessage = now
 	}

@@ -41,7 +41,7 @@ func small(c *Config) {
 func (w *world) from(client string, seed byte) *peer {
 	w.t.Helper()
 	var p *peer
-	if w.s.cfg.ProxyProtocol {
+	if w.s.start.ProxyProtocol {
 		p = w.behind(client)
 	} else {
 		p = w.dial(client).upgrade()
@@ -87,7 +87,7 @@ func (w *world) within() {
 	w.t.Helper()
 	synctest.Wait()
 	for _, b := range []*budget{w.s.outboundBudget, w.s.bufferBudget} {
-		if held, counts := b.sums(); held > b.limit || counts != held {
+		if held, counts := b.sums(); held > b.limit.Load() || counts != held {
 			w.t.Fatalf("%s: %d bytes are held, %d count", b.why.reason, held, counts)
 		}
 	}
@@ -412,7 +412,7 @@ func TestAnswersMakeRoom(t *testing.T) {
 		want[wire.MessageAck](a)
 		synctest.Wait()
 		c := w.s.dir.members[identity(b.key)]
-		rest := int(w.s.outboundBudget.limit - w.s.outboundBudget.counts.Load())
+		rest := int(w.s.outboundBudget.limit.Load() - w.s.outboundBudget.counts.Load())
 		c.out.account.add(rest)
 		defer c.out.account.add(-rest)
 		w.wantOnly("", 0)

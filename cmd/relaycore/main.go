@@ -18,6 +18,7 @@ func command() *cobra.Command {
 	root.AddCommand(
 		runCommand(),
 		service.CheckCommand((*policy.Policy).NeedRelay, lookAtMachine),
+		service.ReloadCommand("relaycore", (*policy.Policy).NeedRelay, func(p *policy.Policy) string { return p.Relay.Control.Socket }),
 		tryCommand(),
 		service.VersionCommand("relaycore"),
 	)

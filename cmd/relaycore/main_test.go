@@ -176,7 +176,7 @@ func (l *lines) find(t *testing.T, expression string) string {
 }
 
 func TestRun(t *testing.T) {
-	file := policyFile(t, "relay:\n  bind: \"127.0.0.1:0\"\n  metrics: {bind_addr: \"127.0.0.1:0\"}\n")
+	file := policyFile(t, "relay:\n  control: {socket: \"\"}\n  bind: \"127.0.0.1:0\"\n  metrics: {bind_addr: \"127.0.0.1:0\"}\n")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var log lines
@@ -210,7 +210,7 @@ func TestRunWithoutMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	file := policyFile(t, "relay:\n  bind: \"127.0.0.1:0\"\n  metrics: {bind_addr: \""+taken.Addr().String()+"\"}\n")
+	file := policyFile(t, "relay:\n  control: {socket: \"\"}\n  bind: \"127.0.0.1:0\"\n  metrics: {bind_addr: \""+taken.Addr().String()+"\"}\n")
 	ctx, stop := context.WithCancel(t.Context())
 	var log lines
 	status := make(chan int, 1)
@@ -233,7 +233,7 @@ func TestRunWithoutPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	file := policyFile(t, "relay: {bind: \""+taken.Addr().String()+"\"}\n")
+	file := policyFile(t, "relay: {control: {socket: \"\"}, bind: \""+taken.Addr().String()+"\"}\n")
 	if status, _, errs := runLine(t, "run", "-c", file); status != 1 || !strings.Contains(errs, "address already in use") {
 		t.Fatalf("status %d, %q", status, errs)
 	}

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/control"
 	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
 	"relayedge/internal/telemetry"
@@ -23,6 +26,7 @@ func runCommand() *cobra.Command {
 		Short: "Run the relay of a policy file until SIGTERM, then drain; a second SIGTERM ends at once",
 		Args:  service.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			hangups := service.CatchHangups()
 			p, err := service.LoadPolicy(file, (*policy.Policy).NeedRelay)
 			if err != nil {
 				return err
@@ -30,7 +34,7 @@ func runCommand() *cobra.Command {
 			log, finish := logging.New(p.Log, c.ErrOrStderr())
 			defer finish()
 			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
-				return run(ctx, p, log, c.OutOrStdout())
+				return run(ctx, p, file, hangups, log, c.OutOrStdout())
 			})
 		},
 	}
@@ -40,7 +44,7 @@ func runCommand() *cobra.Command {
 
 // run builds everything, then starts everything, and returns when the relay has
 // drained. It prints on out where it serves.
-func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer) error {
+func run(ctx context.Context, p *policy.Policy, file string, hangups <-chan os.Signal, log *slog.Logger, out io.Writer) error {
 	d := descriptors(p)
 	cfg := fit(p.Relay, d)
 	relay, err := relaycore.NewServer(cfg, log)
@@ -53,6 +57,8 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	}
 	defer socket.Close()
 	background, cancel := context.WithCancel(context.Background())
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
 	defer cancel()
 	m := telemetry.Config(p.Relay.Metrics)
 	metrics, err := service.ServeMetrics(background, m, telemetry.Options{
@@ -73,5 +79,9 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if metrics != "" {
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
 	}
+	reloader := newReloader(p, file, relay, log)
+	asked := service.OpenControl(control.Config(p.Relay.Control), log)
+	tasks.Go(func() { reloader.Control(background, asked, hangups) })
+	context.AfterFunc(ctx, reloader.Stop)
 	return relay.Serve(ctx, socket)
 }

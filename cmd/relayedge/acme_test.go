@@ -24,7 +24,7 @@ import (
 
 // acmePolicy is the acme section for a test's CA.
 func acmePolicy(ca *testca.CA, storage, bind, challenges string, domains ...string) string {
-	return fmt.Sprintf("certificates: {acme: {domains: [%s], agree_to_terms: true, directory_url: %q, ca_root_file: %q, challenges: [%s], http_bind: %q, storage: %q}}\nmetrics: {bind_addr: \"127.0.0.1:0\"}\n",
+	return fmt.Sprintf("certificates: {acme: {domains: [%s], agree_to_terms: true, directory_url: %q, ca_root_file: %q, challenges: [%s], http_bind: %q, storage: %q}}\nmetrics: {bind_addr: \"127.0.0.1:0\"}\ncontrol: {socket: \"\"}\n",
 		strings.Join(domains, ", "), ca.Directory, ca.RootFile, challenges, bind, storage)
 }
 

@@ -28,7 +28,7 @@ type edge struct {
 var announced = regexp.MustCompile(`(?m)^listener (\S+): .* on (\S+)$`)
 
 // runEdge runs relayedge with a policy, to which it adds a certificate of our
-// own making and the metrics' address, until the test's end.
+// own making, the metrics' address and, unless it has one, no control socket, until the test's end.
 func runEdge(t testing.TB, policy string) *edge {
 	t.Helper()
 	return runEdgeBy(t, policy)
@@ -39,6 +39,9 @@ func runEdgeBy(t testing.TB, policy string, by ...string) *edge {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	policy += "\ncertificates: {self_issued: [localhost, 127.0.0.1, \"::1\"]}\nmetrics: {bind_addr: \"127.0.0.1:0\"}\n"
+	if !strings.Contains(policy, "control:") {
+		policy += "control: {socket: \"\"}\n"
+	}
 	if err := os.WriteFile(file, []byte(policy), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ func command() *cobra.Command {
 	root.AddCommand(
 		runCommand(),
 		service.CheckCommand((*policy.Policy).NeedEdge, lookAtMachine),
+		service.ReloadCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket }),
 		probeCommand(),
 		schemaCommand(),
 		service.VersionCommand("relayedge"),

@@ -43,6 +43,7 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
   relayedge run --listen 127.0.0.1:9443 --upstream 127.0.0.1:7777 --client-address none`,
 		Args: service.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			hangups := service.CatchHangups()
 			p, err := choosePolicy(c, file, &quick)
 			if err != nil {
 				return err
@@ -50,7 +51,7 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
 			log, finish := logging.New(p.Log, c.ErrOrStderr())
 			defer finish()
 			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
-				return run(ctx, p, log, c.OutOrStdout())
+				return run(ctx, p, reloads{file, hangups}, log, c.OutOrStdout())
 			})
 		},
 	}
@@ -73,7 +74,7 @@ func choosePolicy(c *cobra.Command, file string, quick *quickFlags) (*policy.Pol
 
 // run builds everything, then starts everything, and returns when it has
 // drained. It prints on out where it serves.
-func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer) error {
+func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, out io.Writer) error {
 	store, err := certs.Open(p.Certificates, log)
 	if err != nil {
 		return err
@@ -107,8 +108,9 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	}
 	tasks.Go(func() { store.Watch(background) })
 
+	reloader := newReloader(p, from.file, log)
 	metrics, err := service.ServeMetrics(background, p.Metrics, telemetry.Options{
-		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(append(edge.server.Families(), expiry(store)), store.Families()...)}}, relay.groups(p)...),
+		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(append(edge.server.Families(), expiry(store), reloader.Family()), store.Families()...)}}, relay.groups(p)...),
 		Process:   true,
 		GoRuntime: true,
 		Ready:     edge.server.Ready,
@@ -122,6 +124,10 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if challenges != nil {
 		fmt.Fprintf(out, "http-01 and redirects to https: http://%s\n", challenges.Addr())
 	}
+
+	socket := from.openControl(p, log)
+	tasks.Go(func() { reloader.Control(background, socket, from.hangups) })
+	context.AfterFunc(ctx, reloader.Stop)
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -81,6 +81,7 @@ func TestThreeKindsOfListeners(t *testing.T) {
 	src := `certificates: {self_issued: [localhost]}
 upstreams: {relay: {addresses: ["` + service.Addr().String() + `"], client_address: none}}
 metrics: {enabled: false}
+control: {socket: ""}
 listeners:
   - {name: public, bind: "fd:public"}
   - {name: plain, bind: "127.0.0.1:0", tls: none}
@@ -118,7 +119,7 @@ listeners:
 func TestHandedOverWrongly(t *testing.T) {
 	folder := t.TempDir()
 	policy := filepath.Join(folder, "p.yaml")
-	src := "certificates: {self_issued: [localhost]}\nmetrics: {enabled: false}\nlisteners: [{name: local, bind: \"unix:edge.sock\"}, {name: public, bind: \"fd:public\"}]\n"
+	src := "certificates: {self_issued: [localhost]}\nmetrics: {enabled: false}\ncontrol: {socket: \"\"}\nlisteners: [{name: local, bind: \"unix:edge.sock\"}, {name: public, bind: \"fd:public\"}]\n"
 	if err := os.WriteFile(policy, []byte(src), 0o600); err != nil {
 		t.Fatal(err)
 	}

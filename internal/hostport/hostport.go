@@ -88,7 +88,7 @@ func (b Bind) Overlaps(c Bind) bool {
 func (b Bind) Listen() (net.Listener, error) {
 	switch {
 	case b.Path != "":
-		return b.listenLocal()
+		return ListenUnix(b.Path, socketMode)
 	case b.Name != "":
 		ln, err := inherited().listen(b.Name)
 		if err != nil {

@@ -31,32 +31,36 @@ type unixListener struct {
 	closing sync.Once
 }
 
-// listenLocal listens on a unix socket of mode 0660. A socket file that nobody
-// listens on any more is taken away first.
-func (b Bind) listenLocal() (net.Listener, error) {
-	if err := removeStale(b.Path); err != nil {
+// ListenUnix listens on a unix socket whose file has the mode, whatever the
+// umask. A socket file that nobody listens on is taken away first; one in use,
+// and whatever is no socket, is an error and stays. Closing the listener takes
+// the file away. Where the system gives a socket its mode only after it listens
+// (all but Linux), the mode of its folder guards the moment between. Its error
+// is a *ListenError.
+func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
+	if err := removeStale(path); err != nil {
 		return nil, err
 	}
 	// The mode is set before the file exists, where the system can, so that at no
-	// moment more than the group may connect; a umask may still have narrowed it.
+	// moment more may connect than the mode says; a umask may still have narrowed it.
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		return raw.Control(func(fd uintptr) { syscall.Fchmod(int(fd), socketMode) })
+		return raw.Control(func(fd uintptr) { syscall.Fchmod(int(fd), uint32(mode.Perm())) })
 	}}
-	ln, err := config.Listen(context.Background(), "unix", b.Path)
+	ln, err := config.Listen(context.Background(), "unix", path)
 	if err != nil {
-		return nil, listenError(b.text, err)
+		return nil, listenError(unixPrefix+path, err)
 	}
 	unix := ln.(*net.UnixListener)
 	unix.SetUnlinkOnClose(false)
-	l := &unixListener{UnixListener: unix, path: b.Path}
-	err = os.Chmod(b.Path, socketMode)
+	l := &unixListener{UnixListener: unix, path: path}
+	err = os.Chmod(path, mode.Perm())
 	if err == nil {
-		l.made, err = os.Lstat(b.Path)
+		l.made, err = os.Lstat(path)
 	}
 	if err != nil {
 		unix.Close()
-		os.Remove(b.Path)
-		return nil, listenError(b.text, err)
+		os.Remove(path)
+		return nil, listenError(unixPrefix+path, err)
 	}
 	return l, nil
 }

@@ -19,10 +19,8 @@ type Config struct {
 // that writes what the logger still has to say of folded lines. Lines that come
 // after it are written as they are.
 func New(cfg Config, w io.Writer) (log *slog.Logger, finish func()) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		panic("logging: a level that the policy does not allow: " + cfg.Level)
-	}
+	level := new(slog.LevelVar)
+	level.Set(levelOf(cfg.Level))
 	options := &slog.HandlerOptions{Level: level}
 	var out slog.Handler
 	if cfg.Format == "json" {
@@ -31,7 +29,22 @@ func New(cfg Config, w io.Writer) (log *slog.Logger, finish func()) {
 		out = slog.NewTextHandler(escaper{w, appendTextLine}, options)
 	}
 	folds := newFolds(out)
-	return slog.New(&handler{out: out, folds: folds, clients: cfg.ClientAddresses}), folds.finish
+	return slog.New(&handler{out: out, level: level, folds: folds, clients: cfg.ClientAddresses}), folds.finish
+}
+
+// SetLevel changes the least level that a logger of this package, and every one
+// that comes from the same call of New, logs. Another logger keeps its own.
+func SetLevel(log *slog.Logger, level string) {
+	if h, ok := log.Handler().(*handler); ok {
+		h.level.Set(levelOf(level))
+	}
+}
+
+func levelOf(name string) (level slog.Level) {
+	if err := level.UnmarshalText([]byte(name)); err != nil {
+		panic("logging: a level that the policy does not allow: " + name)
+	}
+	return level
 }
 
 // maxText bounds a message and the text of a value, in bytes. The stack of a
@@ -42,6 +55,7 @@ const maxText = 16 << 10
 type handler struct {
 	// Static.
 	out     slog.Handler // with the attributes so far
+	level   *slog.LevelVar
 	folds   *folds
 	clients string
 	subject subject // of the attributes so far

@@ -13,7 +13,8 @@
 //	enum:"a|b|c"            the allowed values of a string, or of each element of a list of strings
 //	required:"true"         the key must be written
 //	path:"true"             a file path: relative ones are relative to the folder of the policy file;
-//	                        path:"unix" says so of what stands behind "unix:", other texts stay
+//	                        path:"unix" says so of what stands behind "unix:", other texts stay;
+//	                        path:"socket" of a socket, which is none of the files that [Files] names
 //	doc:"what it does"      one phrase
 //
 // Field types: bool, int, string, any type with UnmarshalText (netip.Prefix,

@@ -47,6 +47,7 @@ type field struct {
 	path     bool
 	// pathBehind is the prefix behind which a path stands; a text without it is none.
 	pathBehind string
+	file       bool // a path of something that is opened, not of a socket
 	doc        string
 }
 
@@ -182,11 +183,14 @@ func readField(s *shape, sf reflect.StructField, key string, index []int, above 
 		panic(fmt.Sprintf("policyfile: %v: key %s: %s", s.typ, key, why))
 	}
 	switch sf.Tag.Get("path") {
-	case "", "true":
+	case "":
+	case "true":
+		f.file = true
 	case "unix":
 		f.pathBehind = "unix:"
+	case "socket":
 	default:
-		wrong("path is neither true nor unix")
+		wrong("path is none of true, unix and socket")
 	}
 	f.def, f.hasDef = sf.Tag.Lookup("default")
 	if key == "" || s.field(key) != nil {

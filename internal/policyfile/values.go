@@ -33,7 +33,7 @@ func Values(v any) (values []Value) {
 // are, each with the file. Sockets are none.
 func Files(v any) (files []Value) {
 	walk(reflect.Indirect(reflect.ValueOf(v)), &field{shape: shapeOf(v)}, "", true, func(v reflect.Value, f *field, key string) {
-		if f.path && f.pathBehind == "" && f.shape.kind == kindString && v.String() != "" {
+		if f.file && f.shape.kind == kindString && v.String() != "" {
 			files = append(files, Value{key, v.String()})
 		}
 	})
@@ -58,27 +58,40 @@ func walk(v reflect.Value, f *field, key string, deep bool, visit func(v reflect
 			walk(v.Index(i), elementOf(f), fmt.Sprintf("%s[%d]", key, i), deep, visit)
 		}
 	case deep && f.shape.kind == kindMap:
-		elements := map[string]reflect.Value{}
-		for name, element := range v.Seq2() {
-			elements[name.String()] = element
-		}
-		for _, name := range slices.Sorted(maps.Keys(elements)) {
-			walk(elements[name], elementOf(f), join(key, name), deep, visit)
+		of := entries(v)
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			walk(of[name], elementOf(f), join(key, name), deep, visit)
 		}
 	default:
 		visit(v, f, key)
 	}
 }
 
+// entries gives the values of a map by their names.
+func entries(v reflect.Value) map[string]reflect.Value {
+	of := make(map[string]reflect.Value, v.Len())
+	for name, value := range v.Seq2() {
+		of[name.String()] = value
+	}
+	return of
+}
+
+// named reports whether a list is told by its elements rather than by their number.
+func named(v reflect.Value, s *shape) bool { return s.elem.kind < kindText && v.Len() <= maxListed }
+
+func counted(n int) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return strconv.Itoa(n) + " entries"
+}
+
 func text(v reflect.Value, s *shape) string {
 	switch {
 	case s.kind == kindString:
 		return v.String()
-	case s.kind == kindMap, s.kind == kindList && (s.elem.kind >= kindText || v.Len() > maxListed):
-		if v.Len() == 1 {
-			return "1 entry"
-		}
-		return strconv.Itoa(v.Len()) + " entries"
+	case s.kind == kindMap, s.kind == kindList && !named(v, s):
+		return counted(v.Len())
 	case s.kind == kindList:
 		elements := make([]string, v.Len())
 		for i := range elements {

@@ -23,6 +23,7 @@ type shop struct {
 	Nets  []netip.Prefix  `key:"nets" default:"[10.0.0.0/8]" doc:"networks"`
 	From  netip.Addr      `key:"from" default:"::1" doc:"an address"`
 	Back  door            `key:"back" doc:"the way out"`
+	Bell  string          `key:"bell" default:"/run/bell" path:"socket" doc:"a socket, which is no file to open"`
 }
 
 type door struct {
@@ -37,7 +38,7 @@ func TestValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Value{{"name", "a b"}, {"open", "true"}, {"seats", "50"}, {"table", "8"}, {"spare", "5"}, {"staff", "5"}, {"tags", "9 entries"},
-		{"sign", ""}, {"doors", "2 entries"}, {"rooms", "0 entries"}, {"nets", "1 entry"}, {"from", "::1"}, {"back.key", ""}, {"back.also", "[]"}, {"back.wide", "1"}}
+		{"sign", ""}, {"doors", "2 entries"}, {"rooms", "0 entries"}, {"nets", "1 entry"}, {"from", "::1"}, {"back.key", ""}, {"back.also", "[]"}, {"back.wide", "1"}, {"bell", "/run/bell"}}
 	if got := Values(&s); !slices.Equal(got, want) {
 		t.Errorf("%v\nwant %v", got, want)
 	}
@@ -49,11 +50,14 @@ func TestValues(t *testing.T) {
 
 func TestFiles(t *testing.T) {
 	var s shop
-	doc := Parse("/etc/p.yaml", []byte("sign: a.png\ndoors: [{}, {key: /b, also: [c, d]}]\nrooms: {z: {key: e}, y: {key: f}}\nback: {key: g}"), &s)
+	doc := Parse("/etc/p.yaml", []byte("sign: a.png\ndoors: [{}, {key: /b, also: [c, d]}]\nrooms: {z: {key: e}, y: {key: f}}\nback: {key: g}\nbell: h"), &s)
 	if err := doc.Err(); err != nil {
 		t.Fatal(err)
 	}
 	in := func(name string) string { return filepath.Join("/etc", name) }
+	if s.Bell != in("h") {
+		t.Errorf("a socket's path is read as %s", s.Bell)
+	}
 	want := []Value{{"sign", in("a.png")}, {"doors[1].key", "/b"}, {"doors[1].also[0]", in("c")}, {"doors[1].also[1]", in("d")},
 		{"rooms.y.key", in("f")}, {"rooms.z.key", in("e")}, {"back.key", in("g")}}
 	got := Files(&s)

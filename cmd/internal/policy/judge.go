@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"relayedge/admission"
+	"relayedge/internal/control"
 	"relayedge/internal/hostport"
 	"relayedge/internal/policyfile"
 	"relayedge/proxy"
@@ -198,8 +199,14 @@ func (j *judgement) sockets() {
 	if j.Metrics.Enabled && len(j.Listeners) > 0 {
 		add("metrics.bind_addr", j.Metrics.BindAddr)
 	}
+	if j.Control.Socket != "" && len(j.Listeners) > 0 {
+		add("control.socket", j.Control.Bind())
+	}
 	if j.relayWritten {
 		add("relay.bind", j.Relay.Bind)
+		if relay := control.Config(j.Relay.Control); relay.Socket != "" && !j.Relay.InProcess {
+			add("relay.control.socket", relay.Bind())
+		}
 		if j.Relay.Metrics.Enabled && !j.Relay.InProcess {
 			add("relay.metrics.bind_addr", j.Relay.Metrics.BindAddr)
 		}

@@ -6,6 +6,7 @@ package policy
 import (
 	"errors"
 
+	"relayedge/internal/control"
 	"relayedge/internal/logging"
 	"relayedge/internal/policyfile"
 	"relayedge/internal/telemetry"
@@ -23,6 +24,7 @@ type Policy struct {
 	Upstreams    map[string]upstream.Config `key:"upstreams" doc:"relays by name; where none is written, there is one named relay with the defaults"`
 	Limits       proxy.Limits               `key:"limits" doc:"the edge's limits"`
 	Metrics      telemetry.Config           `key:"metrics" doc:"the edge's metrics endpoint"`
+	Control      control.Config             `key:"control" doc:"the edge's control socket"`
 	Relay        relaycore.Config           `key:"relay" doc:"the relay that is shipped with the edge"`
 	Log          logging.Config             `key:"log" doc:"what is logged, on standard error"`
 

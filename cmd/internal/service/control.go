@@ -1,0 +1,151 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/internal/control"
+)
+
+// reloadPath is where the control socket is asked to reload.
+const reloadPath = "/reload"
+
+// CatchHangups has SIGHUP no longer end the process, and returns the signal for
+// Control. However many come while it is not looked at, one is kept. Call it
+// before the policy is read: who changes the file after that is not forgotten.
+func CatchHangups() <-chan os.Signal {
+	hangups := make(chan os.Signal, 1)
+	// Until the very end: one that comes late must not end a process that drains.
+	signal.Notify(hangups, syscall.SIGHUP)
+	return hangups
+}
+
+// OpenControl opens the control socket, if the policy has one. One that cannot
+// be had is logged, and nil is returned.
+func OpenControl(cfg control.Config, log *slog.Logger) net.Listener {
+	if cfg.Socket == "" {
+		return nil
+	}
+	ln, err := control.Listen(cfg)
+	if err != nil {
+		log.Warn("there is no control socket; the service goes on without, and reloads at SIGHUP", "error", err)
+		return nil
+	}
+	return ln
+}
+
+// Control reloads at each hangup, and when it is asked to on the control socket
+// ln, which may be nil, until ctx ends. It closes ln.
+func (r *Reloader) Control(ctx context.Context, ln net.Listener, hangups <-chan os.Signal) {
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	if ln != nil {
+		serving.Go(func() {
+			err := control.Serve(ctx, ln, control.Answers{
+				"POST " + reloadPath: func(ctx context.Context) (any, error) { return r.Reload(ctx) },
+			}, r.Log)
+			if err != nil {
+				r.Log.Error("the control socket is not answered any longer", "error", err)
+			}
+		})
+	}
+	for {
+		select {
+		case <-hangups:
+			r.Reload(ctx) // which logs what becomes of it
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reloadTime is how long a reload may take for the command that waits for it.
+const reloadTime = time.Minute
+
+// ReloadCommand asks the running process to reload. socket is where a policy of
+// the command has its control socket, and unit the name of its usual unit.
+func ReloadCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
+	var file, at string
+	usual := socket(policy.Default())
+	c := &cobra.Command{
+		Use:   "reload [-c FILE | --socket PATH]",
+		Short: "Have the running process put its changed policy file in force, or say why not",
+		Long: `Have the running ` + name + ` read its policy file again and put it in force.
+
+It prints one line for each key that has changed, and which of them take a
+restart. If anything is wrong, with the file or with what it names, it prints all
+of it, everything stays as it was, and the exit status is 1. Open connections are
+kept either way.
+
+The process is found by its control socket: that of the policy FILE, or PATH, or
+` + usual + `. SIGHUP does the same without an answer.`,
+		Args: NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			at, err := controlSocket(file, at, usual, need, socket)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), reloadTime)
+			defer cancel()
+			var o Outcome
+			if err := control.Ask(ctx, at, "POST", reloadPath, &o); err != nil {
+				return advise(err, name)
+			}
+			for _, line := range o.Lines() {
+				fmt.Fprintln(c.OutOrStdout(), line)
+			}
+			return nil
+		},
+	}
+	PolicyFlag(c, &file)
+	c.Flags().StringVar(&at, "socket", "", "control socket of the process")
+	c.MarkFlagsMutuallyExclusive("config", "socket")
+	return c
+}
+
+// controlSocket finds the socket of the process that is meant.
+func controlSocket(file, at, usual string, need func(*policy.Policy) error, socket func(*policy.Policy) string) (string, error) {
+	if file == "" {
+		return cmp.Or(at, usual), nil
+	}
+	p, err := LoadPolicy(file, need)
+	if err != nil {
+		// The process would say the same of it.
+		return "", &Refusal{Cause: err}
+	}
+	if at = socket(p); at == "" {
+		return "", &Refusal{Cause: fmt.Errorf("%s: has no control socket; send SIGHUP to the process in place of this, and write one for the next start", file)}
+	}
+	return at, nil
+}
+
+// advise says what to do where no process has answered.
+func advise(err error, name string) error {
+	unreachable, ok := errors.AsType[*control.Unreachable](err)
+	if !ok {
+		return err
+	}
+	advice := "is " + name + " running, and has its log a line about the control socket?"
+	switch {
+	case errors.Is(unreachable, fs.ErrPermission):
+		advice = "only the user of the process and root may connect; is this another user?"
+	case errors.Is(unreachable, fs.ErrNotExist):
+		advice = "is " + name + " running, with this socket? -c FILE takes that of a policy, --socket PATH another one"
+	case errors.Is(unreachable, syscall.ECONNREFUSED):
+		advice = "the process that had this socket has ended; start " + name
+	}
+	return &Refusal{Cause: fmt.Errorf("%w; %s", err, advice)}
+}

@@ -1,0 +1,193 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/internal/control"
+)
+
+// controlled is running, with its control socket and hangups followed.
+func controlled(t *testing.T, r *running, hangups <-chan os.Signal) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "c.sock")
+	ln := OpenControl(control.Config{Socket: socket}, r.Log)
+	if ln == nil {
+		t.Fatal(r.logged())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Control(ctx, ln, hangups)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		if _, err := os.Lstat(socket); err == nil {
+			t.Error("the socket is still there")
+		}
+	})
+	return socket
+}
+
+// soon waits for what is to come.
+func soon(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not so: %s", what)
+		}
+	}
+}
+
+func hangUp(t *testing.T) {
+	t.Helper()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One that comes before the start is done is taken then; of those that come
+// while a reload runs, one is kept.
+func TestHangups(t *testing.T) {
+	hangups := CatchHangups()
+	r := start(t, startPolicy)
+	prepared := make(chan struct{}, 100)
+	goOn := make(chan struct{})
+	r.prepare = func(*policy.Policy) (func(), error) {
+		prepared <- struct{}{}
+		select {
+		case <-goOn:
+		case <-t.Context().Done():
+		}
+		return func() {}, nil
+	}
+	hangUp(t)
+	controlled(t, r, hangups)
+	<-prepared
+	for range 50 {
+		hangUp(t)
+	}
+	soon(t, "one is kept", func() bool { return len(hangups) == 1 })
+	if cap(hangups) != 1 || len(prepared) != 0 {
+		t.Errorf("%d can be kept, %d reloads run beside the first", cap(hangups), len(prepared))
+	}
+	goOn <- struct{}{}
+	<-prepared
+	goOn <- struct{}{}
+	soon(t, "both were applied", func() bool { return r.Reloader.applied.Load() >= 2 })
+}
+
+// One that comes while the process drains neither ends it nor changes anything.
+func TestHangupWhileDraining(t *testing.T) {
+	hangups := CatchHangups()
+	r := start(t, startPolicy)
+	controlled(t, r, hangups)
+	r.Stop()
+	hangUp(t)
+	soon(t, "it is refused", func() bool { return r.refused.Load() == 1 })
+	r.counts(0, 1)
+}
+
+// reloadLine runs the command line reload.
+func reloadLine(args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	c := ReloadCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
+	status = Execute(context.Background(), c, args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+func TestReloadCommand(t *testing.T) {
+	r := start(t, startPolicy)
+	socket := controlled(t, r, nil)
+	named := startPolicy + "control: {socket: " + socket + "}\n"
+
+	if status, out, errs := reloadLine("--socket", socket); status != 0 || out != "nothing has changed\n" || errs != "" {
+		t.Errorf("status %d, %q, %q", status, out, errs)
+	}
+	r.write(named + "limits: {drain_secs: 8}\n")
+	status, out, errs := reloadLine("-c", r.file)
+	if status != 0 || errs != "" || !strings.HasPrefix(out, "limits.drain_secs: 30 → 8\ncontrol.socket: /run/relayedge/control.sock → ") || strings.Count(out, "\n") != 2 {
+		t.Errorf("status %d, %q, %q", status, out, errs)
+	}
+
+	// A file with faults: the process and the command say the same.
+	r.write(named + "limits: {drain_secs: -1, max_connections: 0}\n")
+	for _, args := range [][]string{{"-c", r.file}, {"--socket", socket}} {
+		status, out, errs := reloadLine(args...)
+		if status != 1 || out != "" || strings.Count(errs, "\n") != 3 || !strings.Contains(errs, r.file+":5:22: limits.drain_secs: ") ||
+			!strings.Contains(errs, r.file+":5:43: limits.max_connections: ") || !strings.HasSuffix(errs, "\n"+unchanged+"\n") {
+			t.Errorf("%v: status %d, %q, %q", args, status, out, errs)
+		}
+	}
+	if r.Policy().Limits.DrainSecs != 8 {
+		t.Errorf("in force: %d", r.Policy().Limits.DrainSecs)
+	}
+}
+
+func TestReloadCommandWithoutProcess(t *testing.T) {
+	folder := t.TempDir()
+	file := filepath.Join(folder, "p.yaml")
+	write := func(socket string) {
+		if err := os.WriteFile(file, []byte(startPolicy+"control: {socket: \""+socket+"\"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stale := filepath.Join(folder, "stale")
+	ln, err := control.Listen(control.Config{Socket: stale})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(stale, stale+".kept"); err != nil {
+		t.Skip(err)
+	}
+	ln.Close()
+	write("none.sock")
+	for _, row := range []struct {
+		name string
+		args []string
+		says []string
+	}{
+		{"the policy's", []string{"-c", file}, []string{filepath.Join(folder, "none.sock"), "is relayedge running"}},
+		{"one that is named", []string{"--socket", "/nowhere/c.sock"}, []string{"/nowhere/c.sock", "is relayedge running"}},
+		{"one of a process that has ended", []string{"--socket", stale + ".kept"}, []string{stale, "has ended; start relayedge"}},
+		{"the default", nil, []string{"/run/relayedge/control.sock"}},
+		{"both", []string{"-c", file, "--socket", "x"}, []string{"config socket"}},
+		{"an argument", []string{file}, []string{"takes no argument"}},
+	} {
+		status, out, errs := reloadLine(row.args...)
+		for _, says := range row.says {
+			if status != 1 || out != "" || !strings.Contains(errs, says) {
+				t.Errorf("%s: status %d, %q, %q", row.name, status, out, errs)
+			}
+		}
+	}
+	write("")
+	if status, _, errs := reloadLine("-c", file); status != 1 || !strings.Contains(errs, "no control socket; send SIGHUP") {
+		t.Errorf("status %d, %q", status, errs)
+	}
+}
+
+// A socket that cannot be had is one line with what to do, and no end.
+func TestOpenControlGoesOnWithout(t *testing.T) {
+	r := start(t, startPolicy)
+	socket := filepath.Join(t.TempDir(), "no", "such", "c.sock")
+	if ln := OpenControl(control.Config{Socket: socket}, r.Log); ln != nil {
+		t.Error("it listens")
+	}
+	log := r.logged()
+	if strings.Count(log, "\n") != 1 || !strings.Contains(log, socket) || !strings.Contains(log, "control.socket") || !strings.Contains(log, "SIGHUP") {
+		t.Errorf("log: %s", log)
+	}
+	if ln := OpenControl(control.Config{}, r.Log); ln != nil || r.logged() != "" {
+		t.Error("none was asked for")
+	}
+}

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"log/slog"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/cmd/internal/service"
+	"relayedge/relaycore"
+)
+
+func newReloader(p *policy.Policy, file string, relay *relaycore.Server, log *slog.Logger) *service.Reloader {
+	return service.NewReloader(service.ReloadOptions{
+		Command: policy.Relay,
+		File:    file,
+		InForce: p,
+		Need:    (*policy.Policy).NeedRelay,
+		Prepare: func(next *policy.Policy) (apply func(), err error) {
+			reload, err := relay.Prepare(fit(next.Relay, descriptors(next)))
+			if err != nil {
+				return nil, err
+			}
+			return reload.Apply, nil
+		},
+		Log: log,
+	})
+}
