@@ -81,15 +81,13 @@ func (l *listener) admit(conn net.Conn) {
 		peer = netip.Addr{}
 	}
 	if !l.server.room.take() {
-		stats.end(Descriptors)
-		l.refuse(conn)
+		l.turnAway(conn, Descriptors, now)
 		return
 	}
 	lease, reason := l.server.gate.Admit(peer, now)
 	if reason != "" {
 		l.server.room.give()
-		stats.end(reason)
-		l.refuse(conn)
+		l.turnAway(conn, reason, now)
 		return
 	}
 	l.open.Add(1)

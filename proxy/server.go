@@ -26,9 +26,12 @@ type Config struct {
 	// Certificate picks the certificate for a hello; its errors are those of
 	// certs.Store.Certificate. It may be nil if no listener ends TLS.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	Upstreams   map[string]*upstream.Upstream
-	Engine      string // auto or stream
-	Log         *slog.Logger
+	// OrderOpen reports whether a CA's validation may come, which then gets in
+	// while the caps are full; nil is never.
+	OrderOpen func() bool
+	Upstreams map[string]*upstream.Upstream
+	Engine    string // auto or stream
+	Log       *slog.Logger
 }
 
 // engines move the bytes of a session from accept to its end; each is a
@@ -50,6 +53,7 @@ type Server struct {
 	places    *admission.Handshakes
 	limits    Limits
 	room      room
+	lane      lane
 	times     *times
 	serve     func(*session)
 	listeners []*listener
@@ -81,7 +85,7 @@ func New(cfg Config) (*Server, error) {
 		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, tickets: newTickets(), stats: newStats(), log: cfg.Log,
 		sessions: make(map[*session]struct{}),
 	}
-	s.room.most = int64(cfg.Room)
+	s.room.most, s.lane = int64(cfg.Room), newLane(cfg.OrderOpen, cfg.Room)
 	if s.serve == nil {
 		return nil, fmt.Errorf("no engine is named %q; there are auto and stream", cfg.Engine)
 	}
