@@ -103,7 +103,8 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if challenges != nil {
 		tasks.Go(func() {
 			if err := store.ServeHTTP01(background, challenges); err != nil {
-				log.Error("certificates.acme.http_bind: http-01 is not answered any longer", "error", err)
+				store.WithoutHTTP01()
+				log.Error("certificates.acme.http_bind: http-01 is not answered any longer, the other challenge is used alone", "error", err)
 			}
 		})
 	}
