@@ -194,9 +194,11 @@ func (a *authority) account(ctx context.Context, client *acme.Client) (acme.Acco
 			return account, nil
 		}
 		account.Contact = contact
+		location := account.Location // the answer to an update need not say it
 		if account, err = client.UpdateAccount(ctx, account); err != nil {
 			return account, err
 		}
+		account.Location = location
 	} else {
 		account = acme.Account{Contact: contact, TermsOfServiceAgreed: true, PrivateKey: key}
 		if a.eab != nil {
