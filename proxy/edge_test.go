@@ -48,6 +48,7 @@ type edgeConfig struct {
 	upstream upstream.Config
 	dial     upstream.DialFunc
 	certs    func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	order    func() bool // whether a CA's validation may come
 	// more are further listeners and upstreams; addresses without a dial lead to the relay too.
 	more      []Listener
 	upstreams map[string]upstream.Config
@@ -98,6 +99,7 @@ func newEdge(t *testing.T, change func(*edgeConfig)) *testEdge {
 		Listeners:   append([]Listener{{ListenerConfig: cfg.listener, Socket: e.front}}, cfg.more...),
 		Limits:      cfg.limits,
 		Certificate: cfg.certs,
+		OrderOpen:   cfg.order,
 		Upstreams:   upstreams,
 		Dial:        cfg.dial,
 		Engine:      "auto",
@@ -149,6 +151,12 @@ func (e *testEdge) wantNothingHeld() {
 	}
 	if n := e.server.places.InFlight(); n != 0 {
 		e.t.Errorf("%d handshakes are in flight", n)
+	}
+	if n := e.server.lane.places.InFlight(); n != 0 {
+		e.t.Errorf("%d places of the lane are taken", n)
+	}
+	if n := e.server.room.taken.Load(); n != 0 {
+		e.t.Errorf("%d places of the room are taken", n)
 	}
 	var ended uint64
 	for _, c := range e.server.stats.ended {

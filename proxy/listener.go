@@ -95,15 +95,13 @@ func (l *listener) admit(conn net.Conn) {
 		peer = netip.Addr{}
 	}
 	if !l.server.room.take() {
-		stats.end(Descriptors)
-		terms.refuse(conn)
+		l.turnAway(terms, conn, Descriptors, now)
 		return
 	}
 	lease, reason := l.server.gate.Admit(peer, now)
 	if reason != "" {
 		l.server.room.give()
-		stats.end(reason)
-		terms.refuse(conn)
+		l.turnAway(terms, conn, reason, now)
 		return
 	}
 	l.open.Add(1)

@@ -27,10 +27,13 @@ type Config struct {
 	// Certificate picks the certificate for a hello; its errors are those of
 	// certs.Store.Certificate. It may be nil if no listener ends TLS.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	Upstreams   map[string]upstream.Config
-	Dial        upstream.DialFunc // nil: the network. A reload does not change it.
-	Engine      string            // auto or stream. A reload does not change it.
-	Log         *slog.Logger      // A reload does not change it.
+	// OrderOpen reports whether a CA's validation may come, which then gets in
+	// while the caps are full; nil is never. A reload does not change it.
+	OrderOpen func() bool
+	Upstreams map[string]upstream.Config
+	Dial      upstream.DialFunc // nil: the network. A reload does not change it.
+	Engine    string            // auto or stream. A reload does not change it.
+	Log       *slog.Logger      // A reload does not change it.
 }
 
 // engines move the bytes of a session from accept to its end; each is a
@@ -52,6 +55,7 @@ type Server struct {
 	gate    *admission.Gate
 	places  *admission.Handshakes
 	room    room
+	lane    lane
 	serve   func(*session)
 	dial    upstream.DialFunc
 	tickets *tickets
@@ -97,7 +101,7 @@ func New(cfg Config) (*Server, error) {
 		gate: gate, places: admission.NewHandshakes(1), serve: engines[cfg.Engine], dial: cfg.Dial,
 		tickets: newTickets(), stats: newStats(), log: cfg.Log, sessions: make(map[*session]struct{}),
 	}
-	s.room.most = int64(cfg.Room)
+	s.room.most, s.lane = int64(cfg.Room), newLane(cfg.OrderOpen, cfg.Room)
 	if s.serve == nil {
 		return nil, fmt.Errorf("no engine is named %q; there are auto and stream", cfg.Engine)
 	}

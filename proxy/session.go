@@ -40,6 +40,7 @@ type session struct {
 	terms    *terms
 	lease    *admission.Lease
 	accepted time.Time
+	lane     bool   // it is in the lane, and holds nothing else; of the goroutine that carries it
 	id       string // the UNIQUE_ID that the relay is told and the log names
 
 	client, target netip.AddrPort     // as the relay is told; the socket's own unless a trusted header says otherwise
@@ -92,11 +93,7 @@ func (s *session) named(h proxyheader.Header, now time.Time) Reason {
 // for it ends at once; if nobody has to, there is no place.
 func (s *session) enter(now time.Time) (*admission.Place, bool) {
 	source := admission.Source(s.client.Addr(), s.terms.embedded)
-	place, ok := s.server.places.Enter(source, now, func() { s.stop(HandshakeCap) })
-	if !ok {
-		s.terms.partWith(s.conn)
-	}
-	return place, ok
+	return s.server.places.Enter(source, now, func() { s.stop(HandshakeCap) })
 }
 
 // secured keeps what the TLS handshake told; from here the end says goodbye.
@@ -227,7 +224,9 @@ func (s *session) finish() {
 	if s.link != nil {
 		s.link.Release()
 	}
-	s.server.room.give()
+	if !s.lane {
+		s.server.room.give()
+	}
 	s.server.forget(s)
 	s.listener.open.Add(-1)
 	s.server.stats.end(s.outcome)

@@ -68,11 +68,10 @@ func (s *session) awaitProxyHeader() Reason {
 		return ProxyHeader
 	}
 	s.wire.unread(rest)
-	reason := s.named(h, time.Now())
-	if reason != "" {
-		s.terms.partWith(s.conn)
+	if reason := s.named(h, time.Now()); reason != "" {
+		return s.turnedAway(reason)
 	}
-	return reason
+	return ""
 }
 
 // handshake ends TLS, or waits for the hello of TLS that ends at the relay, or
@@ -81,7 +80,7 @@ func (s *session) awaitProxyHeader() Reason {
 func (s *session) handshake(began time.Time) Reason {
 	place, ok := s.enter(time.Now())
 	if !ok {
-		return HandshakeCap
+		return s.turnedAway(HandshakeCap)
 	}
 	defer place.Leave()
 	s.wire.SetDeadline(began.Add(s.terms.times.handshake))

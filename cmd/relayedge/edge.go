@@ -37,7 +37,7 @@ func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, room int, 
 		return nil, err
 	}
 	cfg := e.config(p, o)
-	cfg.Room, cfg.Engine, cfg.Log = room, p.Engine, log
+	cfg.Room, cfg.OrderOpen, cfg.Engine, cfg.Log = room, store.OrderOpen, p.Engine, log
 	if e.server, err = proxy.New(cfg); err != nil {
 		o.abandon()
 		return nil, err
@@ -53,23 +53,28 @@ func (e *edge) close() {
 	}
 }
 
-// prepare makes everything ready for another policy, or says why it cannot be
-// and leaves everything as it is. Which sockets it opens and closes is decided
+// prepare makes everything ready for another policy, or says all that is in its
+// way and leaves everything as it is. Which sockets it opens and closes is decided
 // by the binds: whatever else changes, a listener whose bind is as it was never
 // closes.
 func (e *edge) prepare(p *policy.Policy) (apply func(), err error) {
-	o, err := e.open(p)
-	if err != nil {
-		return nil, err
+	certificates, certErr := e.store.Prepare(p.Certificates)
+	relay, relayErr := e.relay.prepare(p)
+	o, openErr := e.open(p)
+	if openErr != nil {
+		return nil, errors.Join(certErr, relayErr, openErr)
 	}
-	next, err := e.server.Prepare(e.config(p, o))
-	if err != nil {
+	next, serverErr := e.server.Prepare(e.config(p, o))
+	if err := errors.Join(certErr, relayErr, serverErr); err != nil {
 		o.abandon()
 		return nil, err
 	}
 	return func() {
+		certificates.Apply() // first: listeners that come may serve names that come
+		relay()
 		next.Apply()
 		e.listeners, e.upstreams = o.listeners, o.upstreams
+		tell(e.log, p, e.listeners, descriptors(p))
 	}, nil
 }
 

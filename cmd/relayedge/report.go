@@ -30,9 +30,7 @@ func descriptors(p *policy.Policy) service.Descriptors {
 
 // report logs what is in force and where it comes from, then what to beware of.
 func report(log *slog.Logger, p *policy.Policy, listeners []proxy.Listener, upstreams map[string]upstream.Config, d service.Descriptors) {
-	var binds []net.Addr
 	for i, l := range listeners {
-		binds = append(binds, l.Socket.Addr())
 		log.Info("listener", "listener", l.Name, "on", hostport.Text(l.Socket.Addr()), "tls", l.TLS, "upstream", l.Upstream,
 			"from", p.Origin(fmt.Sprintf("listeners[%d].bind", i)))
 	}
@@ -44,6 +42,15 @@ func report(log *slog.Logger, p *policy.Policy, listeners []proxy.Listener, upst
 	service.ReportLimits(log, p.Limits, func(key string) string { return p.Origin("limits." + key) })
 	if p.Relay.InProcess {
 		service.ReportLimits(log.With("part", "relay"), p.Relay.Limits, func(key string) string { return p.Origin("relay.limits." + key) })
+	}
+	tell(log, p, listeners, d)
+}
+
+// tell logs what to beware of in a policy that has come in force.
+func tell(log *slog.Logger, p *policy.Policy, listeners []proxy.Listener, d service.Descriptors) {
+	var binds []net.Addr
+	for _, l := range listeners {
+		binds = append(binds, l.Socket.Addr())
 	}
 	service.Warn(log, warnings(p, binds, d))
 }

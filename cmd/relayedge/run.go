@@ -102,13 +102,14 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	if challenges != nil {
 		tasks.Go(func() {
 			if err := store.ServeHTTP01(background, challenges); err != nil {
-				log.Error("certificates.acme.http_bind: http-01 is not answered any longer", "error", err)
+				store.WithoutHTTP01()
+				log.Error("certificates.acme.http_bind: http-01 is not answered any longer, the other challenge is used alone", "error", err)
 			}
 		})
 	}
 	tasks.Go(func() { store.Watch(background) })
 
-	reloader := newReloader(p, from.file, log)
+	reloader := newReloader(p, from.file, edge, log)
 	metrics, err := service.ServeMetrics(background, p.Metrics, telemetry.Options{
 		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(append(edge.server.Families(), expiry(store), reloader.Family()), store.Families()...)}}, relay.groups(p)...),
 		Process:   true,
@@ -196,6 +197,18 @@ func (r *inProcess) serve(ctx context.Context) error {
 		return nil
 	}
 	return r.server.Serve(ctx, r.socket)
+}
+
+// prepare makes the relay ready for another policy.
+func (r *inProcess) prepare(p *policy.Policy) (apply func(), err error) {
+	if r.server == nil {
+		return func() {}, nil
+	}
+	next, err := r.server.Prepare(p.Relay)
+	if err != nil {
+		return nil, err
+	}
+	return next.Apply, nil
 }
 
 func (r *inProcess) groups(p *policy.Policy) []telemetry.Group {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,19 +42,24 @@ const (
 type manager struct {
 	log        *slog.Logger
 	storage    *folder
-	authority  *authority
+	directory  string
+	key        string // the CA's part of the storage's keys
 	challenges *challenges
-	domains    []*domain
+	orders     *orderCounts
 	firstAt    time.Time     // nothing is ordered before
 	changed    chan struct{} // a certificate is another one
-	orders     orderCounts
+	again      chan struct{} // the domains are others
 
 	config *certmagic.Config // while run runs
 	cache  *certmagic.Cache
 
+	authority   atomic.Pointer[authority] // as the policy has it: an attempt goes on with the one it began with
+	registering sync.Mutex                // held over a registration: there is one at a time
+
 	mu           sync.Mutex
-	hold         record // what the CA as a whole refuses
-	storageFault string // as it was told last
+	domains      []*domain // replaced as a whole
+	hold         record    // what the CA as a whole refuses
+	storageFault string    // as it was told last
 }
 
 // orderCounts count how orders ended.
@@ -61,17 +67,31 @@ type orderCounts struct{ obtained, renewed, failed atomic.Uint64 }
 
 // openACME reads what is stored. It fails on files of the policy that cannot be
 // used; a storage that cannot be written is told and holds the orders back.
-func openACME(cfg ACME, now time.Time, log *slog.Logger) (*manager, error) {
-	log = log.With("part", "acme")
-	m := &manager{log: log, storage: newFolder(cfg.Storage), challenges: newChallenges(), changed: make(chan struct{}, 1)}
-	a := &authority{
-		directory: cfg.DirectoryURL, email: cfg.Email,
-		storage: m.storage, challenges: m.challenges, order: cfg.Challenges,
+func openACME(cfg ACME, challenges *challenges, orders *orderCounts, now time.Time, log *slog.Logger) (*manager, error) {
+	m := &manager{
+		log: log.With("part", "acme"), storage: newFolder(cfg.Storage),
+		directory: cfg.directory(), key: issuerKey(cfg.directory()),
+		challenges: challenges, orders: orders,
+		changed: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}
-	if a.directory == "" {
-		a.directory = letsEncrypt
+	a, err := m.newAuthority(cfg)
+	if err != nil {
+		return nil, err
 	}
-	a.key = issuerKey(a.directory)
+	m.authority.Store(a)
+	m.begin(context.Background(), now)
+	m.domains, err = m.openDomains(cfg.Domains, nil, now)
+	return m, err
+}
+
+// fits reports whether the manager can go on with another section.
+func (m *manager) fits(cfg ACME) bool {
+	return m.directory == cfg.directory() && m.storage.path == cfg.Storage
+}
+
+// newAuthority reads the files of the section.
+func (m *manager) newAuthority(cfg ACME) (*authority, error) {
+	a := &authority{manager: m, email: cfg.Email, order: slices.Clone(cfg.Challenges)}
 	var faults []error
 	var roots *x509.CertPool
 	if cfg.CARootFile != "" {
@@ -95,25 +115,50 @@ func openACME(cfg ACME, now time.Time, log *slog.Logger) (*manager, error) {
 		}
 		a.eab = &acme.EAB{KeyID: cfg.EABKeyID, MACKey: text}
 	}
-	if err := errors.Join(faults...); err != nil {
-		return nil, err
-	}
-	a.transport, m.authority = newTransport(roots), a
+	a.transport = newTransport(roots)
+	return a, errors.Join(faults...)
+}
 
+// openDomains has one domain for each name: the one that is held, or else what
+// is stored of the name.
+func (m *manager) openDomains(names []string, held []*domain, now time.Time) ([]*domain, error) {
 	ctx := context.Background() // of reads in a folder, which do not wait
-	m.begin(ctx, now)
-	for _, written := range cfg.Domains {
+	var domains []*domain
+	for _, written := range names {
 		name, err := orderableName(written)
 		if err != nil {
 			return nil, fmt.Errorf("certificates.acme.domains: %w", err)
+		}
+		if i := slices.IndexFunc(held, func(d *domain) bool { return d.name == name }); i >= 0 {
+			domains = append(domains, held[i])
+			continue
 		}
 		d := &domain{manager: m, name: name}
 		d.record = loadRecord(ctx, m.storage, m.recordKey(path.Join("names", name)), now)
 		d.load(ctx, now)
 		d.refresh(now)
-		m.domains = append(m.domains, d)
+		domains = append(domains, d)
 	}
-	return m, nil
+	return domains, nil
+}
+
+// take puts another section in force. Whatever is under way goes on, but for
+// names that are gone.
+func (m *manager) take(a *authority, domains []*domain) {
+	m.authority.Store(a)
+	m.mu.Lock()
+	m.domains = domains
+	m.mu.Unlock()
+	select {
+	case m.again <- struct{}{}:
+	default: // run will look anyway
+	}
+}
+
+func (m *manager) current() []*domain {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.domains
 }
 
 func notBase64URL(r rune) bool {
@@ -146,7 +191,7 @@ func (m *manager) begin(ctx context.Context, now time.Time) {
 }
 
 func (m *manager) recordKey(of string) string {
-	return path.Join("orders", certmagic.StorageKeys.Safe(m.authority.key), of+".json")
+	return path.Join("orders", certmagic.StorageKeys.Safe(m.key), of+".json")
 }
 
 // tellStorage logs once when the storage cannot be written, and when it can again.
@@ -167,6 +212,16 @@ func (m *manager) tellStorage(err error) {
 	m.storageFault = text
 }
 
+// start has run looked after by tasks. No manager does nothing.
+func (m *manager) start(ctx context.Context, tasks *sync.WaitGroup) (stop func()) {
+	if m == nil {
+		return func() {}
+	}
+	its, stop := context.WithCancel(ctx)
+	tasks.Go(func() { m.run(its) })
+	return stop
+}
+
 // run looks after the certificates until ctx ends.
 func (m *manager) run(ctx context.Context) {
 	// certmagic's own maintenance rests: it knows neither the pauses that are kept
@@ -179,7 +234,7 @@ func (m *manager) run(ctx context.Context) {
 	})
 	defer m.cache.Stop()
 	m.config = certmagic.New(m.cache, certmagic.Config{
-		Issuers:             []certmagic.Issuer{m.authority},
+		Issuers:             []certmagic.Issuer{issuer{m}},
 		Storage:             m.storage,
 		KeySource:           certmagic.DefaultKeyGenerator,
 		OCSP:                certmagic.OCSPConfig{HTTPProxy: http.ProxyFromEnvironment}, // with it there is a timeout
@@ -187,40 +242,31 @@ func (m *manager) run(ctx context.Context) {
 		DisableStorageCheck: true,                                                       // probe does it
 		Logger:              zap.NewNop(),
 	})
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	slots := make(chan struct{}, atOnce)
+	tended := make(map[*domain]context.CancelFunc)
 	for {
-		next := m.round(ctx)
+		domains := m.current()
+		for d, stop := range tended {
+			if !slices.Contains(domains, d) {
+				stop()
+				delete(tended, d)
+			}
+		}
+		for _, d := range domains {
+			if tended[d] == nil {
+				its, stop := context.WithCancel(ctx)
+				tended[d] = stop
+				tasks.Go(func() { d.watch(its, slots) })
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(max(time.Until(next), 10*time.Millisecond)):
+		case <-m.again:
 		}
 	}
-}
-
-// round looks after every name once, and returns when to do so again.
-func (m *manager) round(ctx context.Context) time.Time {
-	var mu sync.Mutex
-	next := time.Now().Add(checkInterval)
-	slots := make(chan struct{}, atOnce)
-	var tasks sync.WaitGroup
-	for _, d := range m.domains {
-		slots <- struct{}{}
-		tasks.Go(func() {
-			defer func() { <-slots }()
-			if ctx.Err() != nil {
-				return
-			}
-			d.tend(ctx)
-			at := d.next(time.Now())
-			mu.Lock()
-			defer mu.Unlock()
-			if at.Before(next) {
-				next = at
-			}
-		})
-	}
-	tasks.Wait()
-	return next
 }
 
 // heldUntil is until when the CA as a whole is left alone.
@@ -239,7 +285,7 @@ func (m *manager) refused(ctx context.Context, now time.Time, err error, retryAf
 		return
 	}
 	m.hold.failed(now, reachPauses, retryAfter, quoted(err.Error()))
-	m.log.Error("the CA cannot be used at the moment; certificates in force are served on", "directory", m.authority.directory, "error", m.hold.Fault, "next_attempt", m.hold.Next)
+	m.log.Error("the CA cannot be used at the moment; certificates in force are served on", "directory", m.directory, "error", m.hold.Fault, "next_attempt", m.hold.Next)
 	// Where it cannot be kept, a restart asks the CA once more.
 	m.hold.store(ctx, m.storage, m.recordKey("ca"))
 }
@@ -252,6 +298,6 @@ func (m *manager) reached(ctx context.Context) {
 		return
 	}
 	m.hold = record{}
-	m.log.Info("the CA can be used again", "directory", m.authority.directory)
+	m.log.Info("the CA can be used again", "directory", m.directory)
 	m.hold.store(ctx, m.storage, m.recordKey("ca"))
 }

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -46,6 +47,9 @@ type ACME struct {
 
 // Enabled reports whether any name is to be ordered.
 func (c ACME) Enabled() bool { return len(c.Domains) > 0 }
+
+// directory is the CA's, written or not.
+func (c ACME) directory() string { return cmp.Or(c.DirectoryURL, letsEncrypt) }
 
 // UsesHTTP reports whether http_bind is to be served.
 func (c ACME) UsesHTTP() bool { return c.Enabled() && slices.Contains(c.Challenges, challengeHTTP) }

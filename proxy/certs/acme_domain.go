@@ -44,6 +44,28 @@ func (d *domain) refresh(time.Time) bool {
 	return changed
 }
 
+// watch looks after the name until ctx ends, whenever there is a slot for it.
+func (d *domain) watch(ctx context.Context, slots chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case slots <- struct{}{}:
+		}
+		if ctx.Err() == nil {
+			d.tend(ctx)
+		}
+		<-slots
+		now := time.Now()
+		wait := min(d.next(now).Sub(now), checkInterval)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(wait, 10*time.Millisecond)):
+		}
+	}
+}
+
 // tend does for a name what its time has come for.
 func (d *domain) tend(ctx context.Context) {
 	now := time.Now()
@@ -86,7 +108,7 @@ func (d *domain) order(ctx context.Context) {
 		return
 	}
 	marked := before
-	marked.failed(now, orderPauses, 0, "the process ended while it ordered")
+	marked.failed(now, orderPauses, 0, "the order was not followed to its end")
 	err := d.storage.probe(ctx)
 	if err == nil {
 		err = d.keep(ctx, marked)
@@ -122,7 +144,7 @@ func (d *domain) attempt(ctx context.Context, before record) result {
 	} else {
 		if d.broken != "" {
 			// What is there would pass for a certificate that need not be ordered.
-			if r.err = d.storage.Delete(ctx, certmagic.StorageKeys.CertsSitePrefix(d.authority.key, d.name)); r.err != nil {
+			if r.err = d.storage.Delete(ctx, certmagic.StorageKeys.CertsSitePrefix(d.key, d.name)); r.err != nil {
 				return r
 			}
 			d.broken = ""
@@ -240,14 +262,14 @@ func (d *domain) keep(ctx context.Context, r record) error {
 
 // load takes the certificate from the storage, if it is another one than before.
 func (d *domain) load(ctx context.Context, now time.Time) {
-	chain, err := d.storage.Load(ctx, certmagic.StorageKeys.SiteCert(d.authority.key, d.name))
+	chain, err := d.storage.Load(ctx, certmagic.StorageKeys.SiteCert(d.key, d.name))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(chain, d.chain) {
 		return
 	}
 	var cert tls.Certificate
 	if err == nil {
 		var key []byte
-		if key, err = d.storage.Load(ctx, certmagic.StorageKeys.SitePrivateKey(d.authority.key, d.name)); err == nil {
+		if key, err = d.storage.Load(ctx, certmagic.StorageKeys.SitePrivateKey(d.key, d.name)); err == nil {
 			cert, err = tls.X509KeyPair(chain, key)
 		}
 	}
@@ -282,7 +304,7 @@ func (d *domain) publish(cert *tls.Certificate) {
 // ask asks the CA when the certificate is to be renewed (RFC 9773).
 func (d *domain) ask(ctx context.Context) {
 	leaf := d.served.Load().Leaf
-	info, err := d.authority.renewalInfo(ctx, leaf)
+	info, err := d.authority.Load().renewalInfo(ctx, leaf)
 	if ctx.Err() != nil {
 		return
 	}

@@ -30,26 +30,28 @@ const (
 	attemptTimeout = 5 * time.Minute
 )
 
-// authority is the CA as one configuration reaches it, and the account there. It
-// is the certmagic.Issuer.
+// authority is the CA as one policy has it reached, and the account there. It
+// does not change.
 type authority struct {
-	directory  string
-	key        string // the CA's part of the storage's keys
-	email      string
-	eab        *acme.EAB
-	storage    *folder
-	challenges *challenges
-	order      []string // the challenges, in the order in which they are tried
-	transport  http.RoundTripper
-
-	mu     sync.Mutex // held over a registration: there is one at a time
-	noHTTP bool       // http-01 cannot be answered
+	*manager
+	email     string
+	eab       *acme.EAB
+	order     []string // the challenges, in the order in which they are tried
+	transport http.RoundTripper
 }
 
-var _ certmagic.Issuer = (*authority)(nil)
+// issuer is the certmagic.Issuer: the authority in force.
+type issuer struct{ *manager }
+
+var _ certmagic.Issuer = issuer{}
 
 // IssuerKey is as certmagic makes it, so that its storage has its usual form.
-func (a *authority) IssuerKey() string { return a.key }
+func (i issuer) IssuerKey() string { return i.key }
+
+// Issue implements certmagic.Issuer.
+func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
+	return i.authority.Load().issue(ctx, csr)
+}
 
 func issuerKey(directory string) string {
 	return (&certmagic.ACMEIssuer{CA: directory}).IssuerKey()
@@ -62,7 +64,7 @@ type unreached struct{ cause error }
 func (e *unreached) Error() string { return e.cause.Error() }
 func (e *unreached) Unwrap() error { return e.cause }
 
-// attempt is what Issue is told by its caller, and tells it, about one attempt.
+// attempt is what issue is told by its caller, and tells it, about one attempt.
 type attempt struct {
 	replaces *x509.Certificate // the certificate that is renewed
 
@@ -72,8 +74,8 @@ type attempt struct {
 
 type attemptKey struct{}
 
-// Issue obtains a certificate. Its error is an *unreached if nothing was ordered.
-func (a *authority) Issue(ctx context.Context, csr *x509.CertificateRequest) (issued *certmagic.IssuedCertificate, err error) {
+// issue obtains a certificate. Its error is an *unreached if nothing was ordered.
+func (a *authority) issue(ctx context.Context, csr *x509.CertificateRequest) (issued *certmagic.IssuedCertificate, err error) {
 	at, _ := ctx.Value(attemptKey{}).(*attempt)
 	if at == nil {
 		return nil, errors.New("certificates are ordered by their manager alone")
@@ -147,21 +149,13 @@ func (a *authority) obtain(ctx context.Context, line *line, client *acme.Client,
 
 // answerable are the challenges that can be answered, in their order.
 func (a *authority) answerable() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	var can []string
 	for _, challenge := range a.order {
-		if challenge != challengeHTTP || !a.noHTTP {
+		if challenge != challengeHTTP || !a.challenges.noHTTP.Load() {
 			can = append(can, challenge)
 		}
 	}
 	return can
-}
-
-func (a *authority) withoutHTTP() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.noHTTP = true
 }
 
 // client speaks to the CA over line. It is made anew for each attempt, so that
@@ -182,8 +176,8 @@ func (a *authority) accountKey(file string) string {
 // account loads the account, or registers one. The key is stored before it is
 // told to the CA: whoever registers with it again is given the same account.
 func (a *authority) account(ctx context.Context, client *acme.Client) (acme.Account, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.registering.Lock()
+	defer a.registering.Unlock()
 	var account acme.Account
 	key, err := a.accountSecret(ctx)
 	if err != nil {
@@ -200,9 +194,11 @@ func (a *authority) account(ctx context.Context, client *acme.Client) (acme.Acco
 			return account, nil
 		}
 		account.Contact = contact
+		location := account.Location // the answer to an update need not say it
 		if account, err = client.UpdateAccount(ctx, account); err != nil {
 			return account, err
 		}
+		account.Location = location
 	} else {
 		account = acme.Account{Contact: contact, TermsOfServiceAgreed: true, PrivateKey: key}
 		if a.eab != nil {

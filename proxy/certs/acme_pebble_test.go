@@ -97,7 +97,7 @@ func (s *site) end() {
 // passed has every pause end that is kept.
 func (s *site) passed() {
 	s.Helper()
-	m := s.store.acme
+	m := s.store.acme.Load()
 	keys := []string{m.recordKey("ca")}
 	for _, d := range m.domains {
 		keys = append(keys, m.recordKey(path.Join("names", d.name)))

@@ -92,7 +92,7 @@ func TestNewStorageWaitsBeforeTheFirstOrder(t *testing.T) {
 		try(t, os.RemoveAll(s.cfg.Storage))
 		s.start()
 		s.expect("INFO", "the storage is new", "storage="+s.cfg.Storage)
-		if wait := time.Until(s.store.acme.domains[0].due()); wait < firstOrderDelay-5*time.Second {
+		if wait := time.Until(s.store.acme.Load().domains[0].due()); wait < firstOrderDelay-5*time.Second {
 			t.Fatalf("the first order waits %s", wait)
 		}
 		s.end()
@@ -218,7 +218,7 @@ func TestStorageThatCannotBeWritten(t *testing.T) {
 	}
 	try(t, os.Remove(file))
 	try(t, os.MkdirAll(filepath.Join(s.cfg.Storage, "orders"), 0o700))
-	m := s.store.acme
+	m := s.store.acme.Load()
 	m.tellStorage(m.storage.probe(t.Context())) // as before each order
 	s.expect("INFO", "the storage can be written again")
 	s.start()

@@ -34,8 +34,8 @@ func (s *Store) HTTPHandler() http.Handler {
 			http.Error(w, "The Host is no name.", http.StatusBadRequest)
 			return
 		}
-		if token, ok := strings.CutPrefix(r.URL.Path, challengePath); ok && s.acme != nil && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-			if answer := s.acme.challenges.keyAuthorization(name, token); answer != "" {
+		if token, ok := strings.CutPrefix(r.URL.Path, challengePath); ok && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			if answer := s.challenges.keyAuthorization(name, token); answer != "" {
 				w.Header().Set("Content-Type", "application/octet-stream")
 				io.WriteString(w, answer)
 				return

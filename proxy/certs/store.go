@@ -33,7 +33,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -64,14 +63,20 @@ type source interface {
 	refresh(now time.Time) bool
 }
 
-// Store holds the certificates. Certificate and NotAfter may be called from any
-// goroutine, at any time.
+// Store holds the certificates. Its methods may be called from any goroutine, at
+// any time, those that change it aside: see Prepare.
 type Store struct {
-	served atomic.Pointer[snapshot]
+	log        *slog.Logger
+	challenges *challenges // of every manager that this store has had
+	orders     orderCounts
+	served     atomic.Pointer[snapshot]
+	acme       atomic.Pointer[manager] // nil if nothing is ordered
+	reloaded   chan struct{}           // acme is another one
 
 	mu      sync.Mutex // held while sources refresh: never by a lookup
+	config  Config     // in force
 	sources []source   // in configured order
-	acme    *manager   // nil if nothing is ordered
+	plain   string     // the http_bind of the start; empty: none
 }
 
 // Open loads every certificate. A pair that cannot be used is an error that
@@ -79,43 +84,12 @@ type Store struct {
 // outside its validity is served, with a warning, since clients may still want
 // it more than no edge at all.
 func Open(cfg Config, log *slog.Logger) (*Store, error) {
-	if err := errors.Join(cfg.Validate(), cfg.ACME.Validate()); err != nil {
-		return nil, fmt.Errorf("certificates: %w", err)
-	}
-	var faults []error
-	s := new(Store)
-	now := time.Now()
-	for _, pair := range cfg.Files {
-		src, err := openPair(pair, now, log)
-		if err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		s.sources = append(s.sources, src)
-	}
-	if cfg.ACME.Enabled() {
-		m, err := openACME(cfg.ACME, now, log)
-		if err != nil {
-			faults = append(faults, err)
-		} else {
-			s.acme = m
-			for _, d := range m.domains {
-				s.sources = append(s.sources, d)
-			}
-		}
-	}
-	if len(cfg.SelfIssued) > 0 {
-		src, err := openSelfIssued(cfg.SelfIssued, now, log)
-		if err != nil {
-			faults = append(faults, err)
-		} else {
-			s.sources = append(s.sources, src)
-		}
-	}
-	if err := errors.Join(faults...); err != nil {
+	s := &Store{log: log, challenges: newChallenges(), reloaded: make(chan struct{}, 1), plain: cfg.ACME.plain()}
+	r, err := s.Prepare(cfg)
+	if err != nil {
 		return nil, err
 	}
-	s.served.Store(newSnapshot(s.sources))
+	r.Apply()
 	return s, nil
 }
 
@@ -125,10 +99,7 @@ func Open(cfg Config, log *slog.Logger) (*Store, error) {
 // and ErrUnavailable, unwrapped.
 func (s *Store) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if Validation(hello) {
-		if s.acme == nil {
-			return nil, ErrUnknownName
-		}
-		return s.acme.challenges.certificate(hello.ServerName)
+		return s.challenges.certificate(hello.ServerName)
 	}
 	candidates, configured := s.served.Load().find(hello.ServerName)
 	switch {
@@ -146,34 +117,37 @@ func (s *Store) NotAfter() time.Time { return s.served.Load().notAfter }
 
 // OrderOpen reports whether a CA has been asked to validate a name by
 // tls-alpn-01 and has not said how that ended: whether a validation may come.
-func (s *Store) OrderOpen() bool { return s.acme != nil && s.acme.challenges.tls.Load() > 0 }
+func (s *Store) OrderOpen() bool { return s.challenges.tls.Load() > 0 }
 
-// WithoutHTTP01 says that http_bind could not be bound: the other challenge is
-// used alone. It is for the time before Watch.
-func (s *Store) WithoutHTTP01() {
-	if s.acme != nil {
-		s.acme.authority.withoutHTTP()
-	}
-}
+// WithoutHTTP01 says that http_bind could not be bound, or is not served any
+// longer: from here the other challenge is used alone.
+func (s *Store) WithoutHTTP01() { s.challenges.noHTTP.Store(true) }
 
 // Watch keeps the certificates up to date until ctx ends: changed files are
 // loaded within seconds, our own certificate is made anew before it expires,
 // those of a CA are ordered and renewed. What is no better than the certificate
 // in force does not replace it.
 func (s *Store) Watch(ctx context.Context) {
-	var ordered chan struct{}
-	if s.acme != nil {
-		var tasks sync.WaitGroup
-		defer tasks.Wait()
-		tasks.Go(func() { s.acme.run(ctx) })
-		ordered = s.acme.changed
-	}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	var running *manager
+	stop := func() {}
+	defer func() { stop() }()
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
+		if m := s.acme.Load(); m != running {
+			stop()
+			running, stop = m, m.start(ctx, &tasks)
+		}
+		var ordered chan struct{}
+		if running != nil {
+			ordered = running.changed
+		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.reloaded:
 		case <-ordered:
 			s.refresh(time.Now())
 		case <-tick.C:

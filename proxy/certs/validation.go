@@ -22,7 +22,8 @@ func Validation(hello *tls.ClientHelloInfo) bool {
 // challenges are the answers to what a CA has been asked to validate. They are
 // in memory alone, so that no handshake waits for anything.
 type challenges struct {
-	tls atomic.Int32 // how many of certs there are
+	tls    atomic.Int32 // how many of certs there are
+	noHTTP atomic.Bool  // http-01 cannot be answered
 
 	mu     sync.RWMutex
 	certs  map[string]*tls.Certificate // by name
