@@ -118,9 +118,9 @@ func haproxy(t testing.TB, sections string, addresses ...string) {
   maxconn 100
 defaults
   retries 0
-  timeout connect 10s
-  timeout client 20s
-  timeout server 20s
+  timeout connect 5m
+  timeout client 5m
+  timeout server 5m
 ` + sections
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
