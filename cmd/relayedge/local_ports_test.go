@@ -39,7 +39,7 @@ func inNamespace(t *testing.T) bool {
 	}
 	args := []string{"-n", self, "-test.run=^" + t.Name() + "$", "-test.v", "-test.timeout=8m"}
 	run := exec.CommandContext(t.Context(), unshare, args...)
-	run.Env = append(os.Environ(), namespaceVar+"="+t.Name())
+	run.Env = append(os.Environ(), namespaceVar+"="+t.Name(), binariesVar+"="+binFolder(t))
 	out, err := run.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("in the namespace: %v\n%s", err, out)
