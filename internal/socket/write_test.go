@@ -143,7 +143,7 @@ func TestCloseAt(t *testing.T) {
 	}
 
 	own, _ = kernel(t)
-	go func() { done <- own.WriteAll(much, 200*time.Millisecond) }()
+	go func() { done <- own.WriteAll(much, 2*time.Second) }()
 	awaitWait(own)
 	own.CloseAt(time.Now().Add(time.Hour))
 	if err := <-done; err != ErrStalled {
