@@ -64,9 +64,9 @@ upstreams: {relay: {addresses: [%q], client_address: none}}
 	}
 	t.Run("an upgrade", func(t *testing.T) {
 		// The key and its answer are RFC 6455's own example. Afterwards the relay waits for a frame, and curl for the relay.
-		waits := launch(t, exec.Command(program, "-sS", "-i", "-N", "-k", "--noproxy", "*", "-H", "Connection: Upgrade", "-H", "Upgrade: websocket",
+		waits := launch(t, exec.Command(program, "-sS", "-v", "-k", "--noproxy", "*", "-H", "Connection: Upgrade", "-H", "Upgrade: websocket",
 			"-H", "Sec-WebSocket-Version: 13", "-H", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "--http1.1", "https://"+relay.listeners["public"]+"/relay"), "curl")
-		if _, err := waits.await(&waits.stdout, regexp.MustCompile(`^HTTP/1\.1 101 (?s:.*)\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK\+xOo=\r\n`)); err != nil {
+		if _, err := waits.await(&waits.stderr, regexp.MustCompile(`\n< HTTP/1\.1 101 (?s:.*)\n< Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK\+xOo=\r\n`)); err != nil {
 			t.Error(err)
 		}
 	})
