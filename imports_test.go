@@ -96,9 +96,12 @@ var rules = []struct {
 	{"testscript in tests", onlyTests("github.com/rogpeppe/go-internal"), edge{from: "cmd/relayedge", to: "github.com/rogpeppe/go-internal/testscript"}, "github.com/rogpeppe/go-internal"},
 	{"memconn in tests", onlyTests("internal/memconn"), edge{from: "proxy", to: "internal/memconn"}, "internal/memconn"},
 	{"the test CA in tests", onlyTests("internal/testca"), edge{from: "proxy/certs", to: "internal/testca"}, "internal/testca"},
+	{"the tests' ports in tests and the test CA", func(e edge) bool {
+		return onlyTests("internal/testport")(e) && !within(e.from, "internal/testca")
+	}, edge{from: "proxy", to: "internal/testport"}, "internal/testport"},
 	{"miekg/dns in the test CA", onlyIn("github.com/miekg", []string{"internal/testca"}), edge{from: "proxy/certs", to: "github.com/miekg/dns"}, "github.com/miekg/dns"},
 	{"testing in tests", func(e edge) bool {
-		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testca")
+		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testca", "internal/testport")
 	}, edge{from: "proxy", to: "testing/synctest"}, "testing"},
 }
 

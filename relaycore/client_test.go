@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -23,6 +24,7 @@ import (
 	"time"
 
 	"relayedge/internal/proxyheader"
+	"relayedge/internal/testport"
 	"relayedge/relaycore"
 	"relayedge/relaycore/client"
 	"relayedge/relaycore/wire"
@@ -118,7 +120,7 @@ func behindFrontEnd(c *relaycore.Config) { c.ProxyProtocol = true }
 
 func try(t *testing.T, url string, cfg *tls.Config) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var out bytes.Buffer
 	err := client.Try(ctx, url, cfg, &out)
@@ -161,17 +163,12 @@ func TestTryFails(t *testing.T) {
 	_, proxied := serve(t, behindFrontEnd)
 	web := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(web.Close)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
 	for _, tc := range []struct {
 		name, url    string
 		tls          *tls.Config
 		step, advice string
 	}{
-		{"nobody listens", "ws://" + closed.Addr().String() + "/relay", nil, "connect", "Nothing listens there"},
+		{"nobody listens", fmt.Sprintf("ws://127.0.0.1:%d/relay", testport.Free(t)), nil, "connect", "Nothing listens there"},
 		{"another path", "ws://" + plain + "/", nil, "connect", "path of a relay is /relay"},
 		{"another server", strings.Replace(web.URL, "http", "ws", 1) + "/relay", nil, "connect", "is a relay behind that address"},
 		{"no TLS there", "wss://" + plain + "/relay", insecure, "connect", "No TLS is spoken there"},

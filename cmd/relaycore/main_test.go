@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -16,9 +17,13 @@ import (
 	"go.uber.org/goleak"
 
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/testport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what should come in milliseconds.
+const patience = time.Minute
 
 // runLine runs a command line to its end.
 func runLine(t *testing.T, args ...string) (status int, stdout, stderr string) {
@@ -71,12 +76,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestTryFails(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln.Close()
-	status, _, errs := runLine(t, "try", "ws://"+ln.Addr().String()+"/relay")
+	status, _, errs := runLine(t, "try", "--timeout", "1m", fmt.Sprintf("ws://127.0.0.1:%d/relay", testport.Free(t)))
 	if status != 1 || !strings.HasPrefix(errs, "connect failed: ") || !strings.Contains(errs, "Nothing listens there") {
 		t.Fatalf("status %d, %q", status, errs)
 	}
@@ -120,7 +120,7 @@ func TestTrySaysWhatToDo(t *testing.T) {
 		{"no such path", []string{answers("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")}, []string{"status 404", "/relay"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			status, _, errs := runLine(t, append([]string{"try"}, tc.args...)...)
+			status, _, errs := runLine(t, append([]string{"try", "--timeout", "1m"}, tc.args...)...)
 			for _, want := range tc.says {
 				if status != 1 || !strings.Contains(errs, want) {
 					t.Errorf("status %d, %q; want %q", status, errs, want)
@@ -166,7 +166,7 @@ func (l *lines) String() string {
 func (l *lines) find(t *testing.T, expression string) string {
 	t.Helper()
 	re := regexp.MustCompile(expression)
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if m := re.FindStringSubmatch(l.String()); m != nil {
 			return m[1]
 		}
@@ -185,7 +185,7 @@ func TestRun(t *testing.T) {
 	addr := log.find(t, `relay: (\S+),`)
 	metrics := log.find(t, `metrics: http://(\S+)/metrics`)
 
-	if code, out, errs := runLine(t, "try", "ws://"+addr+"/relay"); code != 0 || !strings.Contains(out, "all well") {
+	if code, out, errs := runLine(t, "try", "--timeout", "1m", "ws://"+addr+"/relay"); code != 0 || !strings.Contains(out, "all well") {
 		t.Fatalf("status %d, %q, %q", code, out, errs)
 	}
 	if got := scrape(t, metrics); !strings.Contains(got, "relaycore_circuits_total 1\n") ||
@@ -198,7 +198,7 @@ func TestRun(t *testing.T) {
 		if code != 0 {
 			t.Fatalf("status %d, %s", code, log.String())
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("it does not end")
 	}
 }
@@ -217,7 +217,7 @@ func TestRunWithoutMetrics(t *testing.T) {
 	go func() { status <- service.Execute(ctx, command(), []string{"run", "-c", file}, &log, &log) }()
 	addr := log.find(t, `relay: (\S+),`)
 	log.find(t, `(Metrics endpoint failed on `+regexp.QuoteMeta(taken.Addr().String())+`)`)
-	if code, _, errs := runLine(t, "try", "ws://"+addr+"/relay"); code != 0 {
+	if code, _, errs := runLine(t, "try", "--timeout", "1m", "ws://"+addr+"/relay"); code != 0 {
 		t.Fatal(errs)
 	}
 	stop()

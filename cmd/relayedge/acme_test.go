@@ -20,6 +20,7 @@ import (
 
 	"relayedge/internal/proxyheader"
 	"relayedge/internal/testca"
+	"relayedge/internal/testport"
 )
 
 // acmePolicy is the acme section for a test's CA.
@@ -59,7 +60,7 @@ func startEdge(t testing.TB, policy string) *edge {
 // sockets of the policy nothing listens.
 func TestCertificatesFromACA(t *testing.T) {
 	t.Parallel()
-	balancer, plain := freePort(t), freePort(t)
+	balancer, plain := testport.Free(t), testport.Free(t)
 	behind := loopback4(t)
 	ca := testca.Start(t, testca.Options{TLSPort: balancer, HTTPPort: plain})
 	forwardWithHeader(t, fmt.Sprintf("127.0.0.1:%d", balancer), behind)
@@ -158,25 +159,39 @@ func TestTwentyKilledStarts(t *testing.T) {
 	for _, kept := range []bool{true, false} {
 		t.Run(fmt.Sprintf("storage kept %v", kept), func(t *testing.T) {
 			t.Parallel()
-			ca := testca.Start(t, testca.Options{TLSPort: freePort(t), HTTPPort: freePort(t)}) // nobody answers there
+			ca := testca.Start(t, testca.Options{TLSPort: testport.Free(t), HTTPPort: testport.Free(t)}) // nobody answers there
 			storage := usedStorage(t)
 			policy := "listeners: [{name: public, bind: \"127.0.0.1:0\"}]\n" + acmePolicy(ca, storage, "127.0.0.1:0", "tls-alpn-01", "a.example.org")
-			for range 20 {
+			began := time.Now()
+			for i := range 20 {
 				if !kept {
 					if err := os.RemoveAll(storage); err != nil {
 						t.Fatal(err)
 					}
 				}
 				e := startEdge(t, policy)
+				if kept && i == 0 {
+					if err := eventually(func() error {
+						if ca.Requests() == 0 {
+							return errors.New("it does not come as far as the CA")
+						}
+						return nil
+					}); err != nil {
+						t.Fatal(err)
+					}
+				}
 				time.Sleep(100 * time.Millisecond) // its life
 				e.stop()
 			}
-			orders := ca.Orders()
-			if kept && orders > 1 || !kept && orders > 0 {
-				t.Errorf("%d orders by 20 starts", orders)
+			most := 0
+			if kept {
+				most = 1
+				if time.Since(began) > 54*time.Second { // the pause after an order that failed: a minute, less a tenth
+					most = 2
+				}
 			}
-			if kept && ca.Requests() == 0 {
-				t.Error("none of them came as far as the CA")
+			if orders := ca.Orders(); orders > most {
+				t.Errorf("%d orders by 20 starts in %v", orders, time.Since(began))
 			}
 		})
 	}

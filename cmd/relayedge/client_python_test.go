@@ -17,13 +17,13 @@ async def main(url):
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    async with websockets.connect(url, ssl=context, subprotocols=["relaycore.v1"]) as ws:
+    async with websockets.connect(url, ssl=context, subprotocols=["relaycore.v1"], open_timeout=60, close_timeout=60) as ws:
         print("subprotocol", ws.subprotocol)
         await ws.send(bytes([1, 0, 1]))
-        welcome = await asyncio.wait_for(ws.recv(), 20)
+        welcome = await asyncio.wait_for(ws.recv(), 60)
         print("frame", hex(welcome[0]), "version", int.from_bytes(welcome[1:3], "big"), "length", len(welcome))
         pong = await ws.ping()
-        await asyncio.wait_for(pong, 20)
+        await asyncio.wait_for(pong, 60)
         print("pong")
     print("closed", ws.close_code)
 

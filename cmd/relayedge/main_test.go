@@ -40,10 +40,16 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// binariesVar names the folder where a test that runs another finds what it has built.
+const binariesVar = "RELAYEDGE_TEST_BINARIES"
+
 // binFolder is the folder that holds relayedge and relaycore, built at the first
 // call; under the race detector where the tests are.
 func binFolder(t testing.TB) string {
 	t.Helper()
+	if folder := os.Getenv(binariesVar); folder != "" {
+		return folder
+	}
 	binaries.Do(func() {
 		if binaries.folder, binaries.err = os.MkdirTemp("", "relayedge-bin-"); binaries.err != nil {
 			return

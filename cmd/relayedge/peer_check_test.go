@@ -8,10 +8,11 @@ import (
 	"testing"
 )
 
-// HAProxy looks every tenth of a second whether the edge lives: it connects,
-// says who it is (LOCAL, where it speaks PROXY v2) and closes. That is nobody's
-// fault, and counted as none. (A check without either ends before the kernel has
-// a connection to hand out.)
+// HAProxy looks again and again whether the edge lives: it connects, says who it
+// is (LOCAL, where it speaks PROXY v2) and closes. That is nobody's fault, and
+// counted as none. (A check without either ends before the kernel has a
+// connection to hand out.) The time between two checks is also what HAProxy gives
+// a check; that there are many soon is for the many servers that the edge is to it.
 func TestHAProxyHealthChecksUs(t *testing.T) {
 	t.Parallel()
 	peer(t, "haproxy")
@@ -25,7 +26,7 @@ func TestHAProxyHealthChecksUs(t *testing.T) {
 			t.Parallel()
 			e := runEdge(t, "listeners: ["+row.listener+"]\nupstreams: {relay: {addresses: ["+strconv.Quote(answering(t))+"], client_address: none}}\n")
 			front := loopback4(t)
-			haproxy(t, fmt.Sprintf("listen front\n  mode tcp\n  bind %s\n  server edge %s check inter 100ms %s\n", front, e.listeners["public"], row.how), front)
+			haproxy(t, fmt.Sprintf("listen front\n  mode tcp\n  bind %s\n  server-template edge 20 %s check inter 20s %s\n", front, e.listeners["public"], row.how), front)
 			ends := regexp.MustCompile(`(?m)^relayedge_ended_total\{reason="(\w+)"\} ([1-9]\d*)$`)
 			if err := eventually(func() error {
 				_, body, err := get(e.metrics)

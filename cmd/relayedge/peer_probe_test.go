@@ -4,26 +4,33 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 )
 
-// probed runs relayedge probe and returns what it wrote, and its exit code.
-func probed(t *testing.T, args ...string) (string, int) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary(t, "relayedge"), append([]string{"probe", "--timeout-secs", "1"}, args...)...)
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
-	return string(out), cmd.ProcessState.ExitCode()
+// probing is a run of relayedge probe, what it ends with and what it says.
+type probing struct {
+	code int
+	says string
+	args []string
 }
 
-func wantProbe(t *testing.T, code int, says string, args ...string) {
+// wantProbes has all of them run at once: most wait for their time to pass, which
+// is long enough for a relay on a slow machine to answer.
+func wantProbes(t *testing.T, all ...probing) {
 	t.Helper()
-	out, got := probed(t, args...)
-	if got != code || !strings.Contains(out, says) {
-		t.Errorf("probe %q ended with %d, want %d and %q:\n%s", args, got, code, says, out)
+	var running sync.WaitGroup
+	program := binary(t, "relayedge")
+	for _, p := range all {
+		running.Go(func() {
+			cmd := exec.CommandContext(t.Context(), program, append([]string{"probe", "--timeout-secs", "5"}, p.args...)...)
+			out, err := cmd.CombinedOutput()
+			if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != p.code || !strings.Contains(string(out), p.says) {
+				t.Errorf("probe %q: %v, want exit code %d and %q:\n%s", p.args, err, p.code, p.says, out)
+			}
+		})
 	}
+	running.Wait()
 }
 
 func TestProbeHAProxy(t *testing.T) {
@@ -31,10 +38,12 @@ func TestProbeHAProxy(t *testing.T) {
 	peer(t, "haproxy")
 	with, without := loopback4(t), loopback4(t)
 	haproxy(t, haproxyReceiver(with)+fmt.Sprintf("frontend plain\n  mode http\n  bind %s\n  http-request return status 200\n", without), with, without)
-	wantProbe(t, 0, "client_address: proxy-v2", with)
-	wantProbe(t, 0, "client_address: proxy-v2", "--client-address", "proxy-v1", with)
-	wantProbe(t, 1, "client_address: none", without)
-	wantProbe(t, 0, "", "--client-address", "none", "--send", `GET / HTTP/1.1\r\nHost: a\r\n\r\n`, without)
+	wantProbes(t,
+		probing{0, "client_address: proxy-v2", []string{with}},
+		probing{0, "client_address: proxy-v2", []string{"--client-address", "proxy-v1", with}},
+		probing{1, "client_address: none", []string{without}},
+		probing{0, "", []string{"--client-address", "none", "--send", `GET / HTTP/1.1\r\nHost: a\r\n\r\n`, without}},
+	)
 }
 
 func TestProbeNginx(t *testing.T) {
@@ -44,17 +53,21 @@ func TestProbeNginx(t *testing.T) {
 	blocks := nginxReceiver(with)
 	blocks = strings.Replace(blocks, "  server {", fmt.Sprintf("  server { listen %s; return 200; }\n  server {", without), 1)
 	nginx(t, blocks, with, without)
-	wantProbe(t, 0, "client_address: proxy-v2", with)
-	wantProbe(t, 1, "client_address: none", without)
+	wantProbes(t,
+		probing{0, "client_address: proxy-v2", []string{with}},
+		probing{1, "client_address: none", []string{without}},
+	)
 }
 
 // The faults of the command line, and a relay that is not there.
 func TestProbeFaults(t *testing.T) {
 	t.Parallel()
-	wantProbe(t, 1, "cannot be reached", loopback4(t))
-	wantProbe(t, 1, "cannot be reached", "unix:"+t.TempDir()+"/none")
-	wantProbe(t, 1, "host:port", "127.0.0.1")
-	wantProbe(t, 1, "--send", "--send", `\q`, "127.0.0.1:1")
-	wantProbe(t, 1, "4097 bytes", "--send", strings.Repeat("x", 4097), "127.0.0.1:1")
-	wantProbe(t, 1, "proxy-v2, proxy-v1, none", "--client-address", "x", "127.0.0.1:1")
+	wantProbes(t,
+		probing{1, "cannot be reached", []string{loopback4(t)}},
+		probing{1, "cannot be reached", []string{"unix:" + t.TempDir() + "/none"}},
+		probing{1, "host:port", []string{"127.0.0.1"}},
+		probing{1, "--send", []string{"--send", `\q`, "127.0.0.1:1"}},
+		probing{1, "4097 bytes", []string{"--send", strings.Repeat("x", 4097), "127.0.0.1:1"}},
+		probing{1, "proxy-v2, proxy-v1, none", []string{"--client-address", "x", "127.0.0.1:1"}},
+	)
 }

@@ -2,18 +2,17 @@ package main_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"relayedge/internal/testport"
 )
 
 // A peer is a program that is not ours. A test that needs one is skipped where
@@ -56,37 +55,8 @@ func needIPv6(t testing.TB) {
 	ln.Close()
 }
 
-// handedOut are the ports that freePort has given to somebody.
-var handedOut sync.Map
-
-// freePort returns a port that is free on the loopback addresses. It lies below
-// those that the system hands out by itself, so that no client's end takes it.
-func freePort(t testing.TB) int {
-	t.Helper()
-	for range 1000 {
-		port := 12000 + rand.IntN(16000)
-		if _, given := handedOut.LoadOrStore(port, true); given {
-			continue
-		}
-		free := true
-		for _, host := range []string{"127.0.0.1", "::1"} {
-			ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-			if err == nil {
-				ln.Close()
-			} else if host == "127.0.0.1" || strings.Contains(err.Error(), "in use") {
-				free = false
-			}
-		}
-		if free {
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	panic("unreachable")
-}
-
-func loopback4(t testing.TB) string { return fmt.Sprintf("127.0.0.1:%d", freePort(t)) }
-func loopback6(t testing.TB) string { return fmt.Sprintf("[::1]:%d", freePort(t)) }
+func loopback4(t testing.TB) string { return fmt.Sprintf("127.0.0.1:%d", testport.Free(t)) }
+func loopback6(t testing.TB) string { return fmt.Sprintf("[::1]:%d", testport.Free(t)) }
 
 // awaitListening waits until each address takes connections.
 func (p *process) awaitListening(t testing.TB, addresses ...string) {
@@ -118,9 +88,9 @@ func haproxy(t testing.TB, sections string, addresses ...string) {
   maxconn 100
 defaults
   retries 0
-  timeout connect 10s
-  timeout client 20s
-  timeout server 20s
+  timeout connect 5m
+  timeout client 5m
+  timeout server 5m
 ` + sections
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)

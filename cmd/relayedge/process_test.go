@@ -12,9 +12,10 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for what should come in milliseconds. It is
-// generous, for a machine that is busy with other tests.
-const patience = 20 * time.Second
+// patience is how long a test waits for what should come in milliseconds, and how
+// long a session may take that should take seconds. It is generous, for a machine
+// that is slow and busy with other tests: only what fails waits so long.
+const patience = 2 * time.Minute
 
 // transcript is what a process has written so far, and lets others wait for more.
 type transcript struct {
@@ -62,7 +63,7 @@ type process struct {
 func start(cmd *exec.Cmd, name string) (*process, error) {
 	p := &process{name: name, cmd: cmd, exited: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &p.stdout, &p.stderr
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 20 * time.Second // for its last words, and no longer for a child that holds the output
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

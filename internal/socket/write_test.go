@@ -40,7 +40,7 @@ func TestWriteAllToSlowPeer(t *testing.T) {
 	got := make([]byte, len(sent))
 	done := make(chan error, 1)
 	for range 2 {
-		go func() { done <- own.WriteAll(sent, 2*time.Second) }()
+		go func() { done <- own.WriteAll(sent, time.Minute) }()
 		if _, err := io.ReadFull(peer, got); err != nil || !bytes.Equal(got, sent) {
 			t.Errorf("received: %v", err)
 		}
@@ -68,7 +68,7 @@ func TestWriteAllToClosedPeer(t *testing.T) {
 	peer.Close()
 	var err error
 	for range 1000 {
-		if err = own.WriteAll(much[:1<<20], time.Second); err != nil {
+		if err = own.WriteAll(much[:1<<20], time.Minute); err != nil {
 			break
 		}
 	}
@@ -143,7 +143,7 @@ func TestCloseAt(t *testing.T) {
 	}
 
 	own, _ = kernel(t)
-	go func() { done <- own.WriteAll(much, 200*time.Millisecond) }()
+	go func() { done <- own.WriteAll(much, 2*time.Second) }()
 	awaitWait(own)
 	own.CloseAt(time.Now().Add(time.Hour))
 	if err := <-done; err != ErrStalled {

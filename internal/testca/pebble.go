@@ -11,13 +11,15 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"relayedge/internal/testport"
 )
 
 // pebbleVersion is what `go install` is asked for.
 const pebbleVersion = "github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.3"
 
 // patience is how long the CA may take to start.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 var installed struct {
 	sync.Once
@@ -140,12 +142,7 @@ func start(t testing.TB, o Options, certificate, key, dns string) string {
 
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", testport.Free(t))
 }
 
 // log is what a process has written.

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // site is a machine whose names a CA validates: its two sockets and its storage.
 type site struct {

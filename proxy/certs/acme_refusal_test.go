@@ -64,6 +64,7 @@ func TestTwentyStartsThatEndWhileTheyOrder(t *testing.T) {
 	s.cfg.Challenges = []string{challengeALPN}
 	hang := make(chan struct{})
 	s.hang = hang // its validation gets no answer
+	began := time.Now()
 	for range 20 {
 		s.start()
 		if s.ca.Orders() == 0 {
@@ -78,8 +79,12 @@ func TestTwentyStartsThatEndWhileTheyOrder(t *testing.T) {
 		s.hang = hang
 	}
 	close(hang)
-	if n := s.ca.Orders(); n != 1 {
-		t.Errorf("%d orders by 20 starts within a minute", n)
+	most := 1
+	if time.Since(began) > 54*time.Second { // the pause of a minute, less a tenth
+		most = 2
+	}
+	if n := s.ca.Orders(); n < 1 || n > most {
+		t.Errorf("%d orders by 20 starts in %v", n, time.Since(began))
 	}
 }
 
@@ -90,9 +95,10 @@ func TestNewStorageWaitsBeforeTheFirstOrder(t *testing.T) {
 	s := newSite(t, testca.Options{}, "a.example.org")
 	for range 20 {
 		try(t, os.RemoveAll(s.cfg.Storage))
+		began := time.Now()
 		s.start()
 		s.expect("INFO", "the storage is new", "storage="+s.cfg.Storage)
-		if wait := time.Until(s.store.acme.Load().domains[0].due()); wait < firstOrderDelay-5*time.Second {
+		if wait := s.store.acme.Load().domains[0].due().Sub(began); wait < firstOrderDelay {
 			t.Fatalf("the first order waits %s", wait)
 		}
 		s.end()
@@ -107,30 +113,39 @@ func TestNewStorageWaitsBeforeTheFirstOrder(t *testing.T) {
 
 func TestTheCAsRetryTime(t *testing.T) {
 	const week = 7 * 24 * time.Hour
-	at := time.Now().Add(week).UTC()
 	limited := func(words string) string {
 		return `{"type":"urn:ietf:params:acme:error:rateLimited","status":429,"detail":"too many certificates` + words + `"}`
 	}
 	for _, tt := range []struct {
 		name    string
-		refusal testca.Refusal
+		refusal func(at time.Time) testca.Refusal
 	}{
-		{"in seconds", testca.Refusal{Status: 429, Header: http.Header{"Retry-After": {"604800"}}, Problem: limited("")}},
-		{"as a date", testca.Refusal{Status: 429, Header: http.Header{"Retry-After": {at.Format(http.TimeFormat)}}, Problem: limited("")}},
-		{"in its words", testca.Refusal{Status: 429, Problem: limited(`\nlast week, retry after ` + at.Format("2006-01-02 15:04:05") + ` UTC: see https://ca.example`)}},
-		{"of a CA that is down", testca.Refusal{Everything: true, Status: 503, Header: http.Header{"Retry-After": {"604800"}}}},
+		{"in seconds", func(time.Time) testca.Refusal {
+			return testca.Refusal{Status: 429, Header: http.Header{"Retry-After": {"604800"}}, Problem: limited("")}
+		}},
+		{"as a date", func(at time.Time) testca.Refusal {
+			return testca.Refusal{Status: 429, Header: http.Header{"Retry-After": {at.Format(http.TimeFormat)}}, Problem: limited("")}
+		}},
+		{"in its words", func(at time.Time) testca.Refusal {
+			return testca.Refusal{Status: 429, Problem: limited(`\nlast week, retry after ` + at.Format("2006-01-02 15:04:05") + ` UTC: see https://ca.example`)}
+		}},
+		{"of a CA that is down", func(time.Time) testca.Refusal {
+			return testca.Refusal{Everything: true, Status: 503, Header: http.Header{"Retry-After": {"604800"}}}
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, testca.Options{}, "a.example.org")
-			s.ca.Refuse(&tt.refusal)
+			began := time.Now()
+			refusal := tt.refusal(began.Add(week).UTC())
+			s.ca.Refuse(&refusal)
 			s.start()
 			s.expect("ERROR", "next_attempt=")
 			near := func() {
 				t.Helper()
-				got := time.Until(time.Unix(int64(s.metric("acme_retry_seconds", "a.example.org")), 0))
-				if got < week-time.Minute || got > week+time.Minute {
-					t.Errorf("next attempt in %s, the CA asked for a week", got)
+				at := time.Unix(int64(s.metric("acme_retry_seconds", "a.example.org")), 0)
+				if at.Before(began.Add(week-time.Minute)) || at.After(time.Now().Add(week+time.Minute)) {
+					t.Errorf("next attempt at %v, the CA asked at %v for a week", at, began)
 				}
 			}
 			near()

@@ -12,7 +12,8 @@ import (
 // them notices.
 func TestRenewalUnderTraffic(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, testca.Options{Validity: 15 * time.Second}, "a.example.org")
+	// Half of its life is for the renewal, on a machine that may be slow.
+	s := newSite(t, testca.Options{Validity: 30 * time.Second}, "a.example.org")
 	s.start()
 	s.certified("a.example.org")
 	var clients sync.WaitGroup

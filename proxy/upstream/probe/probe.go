@@ -69,20 +69,34 @@ type header struct {
 // for the connect and then for the answer. The error is that of a target that
 // cannot be connected to.
 func Run(ctx context.Context, target hostport.Target, send []byte, wait time.Duration) (*Report, error) {
-	r := round(ctx, target, send, wait)
+	return run(ctx, connector(target, wait), send, wait)
+}
+
+// connector connects to the target within wait.
+func connector(target hostport.Target, wait time.Duration) connect {
+	dialer := net.Dialer{Timeout: wait}
+	return func(ctx context.Context) (net.Conn, error) {
+		return dialer.DialContext(ctx, target.Network, target.Address)
+	}
+}
+
+type connect func(context.Context) (net.Conn, error)
+
+func run(ctx context.Context, to connect, send []byte, wait time.Duration) (*Report, error) {
+	r := round(ctx, to, send, wait)
 	if r.Bare.Err != nil && r.V2.Err != nil {
 		return nil, r.Bare.Err
 	}
 	if len(send) > 0 || r.V2Verdict() != Unclear {
 		return r, nil
 	}
-	if second := round(ctx, target, []byte(HTTPRequest), wait); second.V2Verdict() != Unclear || second.V1Verdict() != Unclear {
+	if second := round(ctx, to, []byte(HTTPRequest), wait); second.V2Verdict() != Unclear || second.V1Verdict() != Unclear {
 		return second, nil
 	}
 	return r, nil
 }
 
-func round(ctx context.Context, target hostport.Target, send []byte, wait time.Duration) *Report {
+func round(ctx context.Context, to connect, send []byte, wait time.Duration) *Report {
 	r := &Report{Sent: send}
 	// Documentation addresses: what the relay logs points at nobody.
 	h := proxyheader.Header{Source: netip.MustParseAddrPort("192.0.2.1:51000"), Destination: netip.MustParseAddrPort("198.51.100.1:443")}
@@ -96,9 +110,9 @@ func round(ctx context.Context, target hostport.Target, send []byte, wait time.D
 	}
 	var all sync.WaitGroup
 	for _, t := range tries {
-		all.Go(func() { *t.outcome = try(ctx, target, append(bytes.Clone(t.bytes), send...), wait) })
+		all.Go(func() { *t.outcome = try(ctx, to, append(bytes.Clone(t.bytes), send...), wait) })
 		if t.control != nil {
-			all.Go(func() { *t.control = try(ctx, target, append(spoiled(t.bytes), send...), wait) })
+			all.Go(func() { *t.control = try(ctx, to, append(spoiled(t.bytes), send...), wait) })
 		}
 	}
 	all.Wait()
@@ -114,9 +128,8 @@ func spoiled(h []byte) []byte {
 }
 
 // try sends what is given on a connection of its own and looks what happens.
-func try(ctx context.Context, target hostport.Target, send []byte, wait time.Duration) Outcome {
-	dialer := net.Dialer{Timeout: wait}
-	conn, err := dialer.DialContext(ctx, target.Network, target.Address)
+func try(ctx context.Context, to connect, send []byte, wait time.Duration) Outcome {
+	conn, err := to(ctx)
 	if err != nil {
 		return Outcome{Err: err}
 	}
