@@ -100,7 +100,10 @@ func (e *edge) open(p *policy.Policy) (*opened, error) {
 		if socket == nil {
 			var err error
 			if socket, err = service.Listen(l.Bind); err != nil {
-				faults = append(faults, fmt.Errorf("%slistener %s: %w%s", place(p, fmt.Sprintf("listeners[%d].bind", i)), l.Name, err, e.inTheWay(l, err)))
+				if other := e.inTheWay(l, err); other != nil {
+					err = fmt.Errorf("cannot listen on %s beside listener %s in force (%s), which keeps its address until all else is ready; take that one out, reload, and then add this one, or restart", l.Bind, other.Name, other.Bind)
+				}
+				faults = append(faults, fmt.Errorf("%slistener %s: %w", place(p, fmt.Sprintf("listeners[%d].bind", i)), l.Name, err))
 				continue
 			}
 			o.came = append(o.came, socket)
@@ -137,18 +140,19 @@ func take(left *[]proxy.Listener, l proxy.ListenerConfig) net.Listener {
 	return socket
 }
 
-// inTheWay says which listener in force has the address that could not be had.
-func (e *edge) inTheWay(l proxy.ListenerConfig, err error) string {
+// inTheWay returns the listener in force that has the address which could not be
+// had, or nil.
+func (e *edge) inTheWay(l proxy.ListenerConfig, err error) *proxy.Listener {
 	bind, parseErr := hostport.ParseBind(l.Bind)
 	if parseErr != nil || !errors.Is(err, syscall.EADDRINUSE) {
-		return ""
+		return nil
 	}
 	for _, other := range e.listeners {
 		if b, err := hostport.ParseBind(other.Bind); err == nil && bind.Overlaps(b) {
-			return fmt.Sprintf("; it is that of listener %s in force (%s), which a reload keeps until all else is ready: take that listener out, reload, and then add this one, or restart", other.Name, other.Bind)
+			return &other
 		}
 	}
-	return ""
+	return nil
 }
 
 // abandon closes what was opened for a policy that does not come in force.

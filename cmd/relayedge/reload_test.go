@@ -58,7 +58,7 @@ func (r *reloading) write(replace ...string) {
 
 // reload asks for a reload and returns what it says.
 func (r *reloading) reload() (said string, err error) {
-	out, err := exec.Command(binary(r.t, "relayedge"), "reload", "-c", r.file).CombinedOutput()
+	out, err := exec.Command(binary(r.t, "relayedge"), "reload", "--socket", r.socket).CombinedOutput()
 	return string(out), err
 }
 
@@ -310,7 +310,7 @@ limits: {max_connections_per_ip: 5, connection_rate_per_ip: 0}
 		},
 		"a port of another listener's": {
 			[]string{`"127.0.0.1:` + port, `"[::]:` + port},
-			`it is that of listener fixed in force (127.0.0.1:` + port + `)`,
+			`policy.yaml:2: listener fixed: cannot listen on [::]:` + port + ` beside listener fixed in force (` + fixed + `)`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
