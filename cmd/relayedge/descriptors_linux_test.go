@@ -140,6 +140,19 @@ func TestFewDescriptors(t *testing.T) {
 			}
 		}
 	})
+	// A reload opens the policy, and a listener, out of what is kept.
+	before, err := os.ReadFile(e.policy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := strings.Replace(string(before), `tls: none}`, `tls: none}, {name: more, bind: "127.0.0.1:0", tls: none}`, 1)
+	if err := os.WriteFile(e.policy(), []byte(after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	e.shows(t, `relayedge_reloads_total{result="applied"} 1`, `relayedge_connections{listener="more"} 0`)
 	if in := c.in.Load(); in != fit {
 		t.Errorf("%d are in after a while, want %d", in, fit)
 	}

@@ -61,6 +61,9 @@ func runEdgeBy(t testing.TB, policy string, by ...string) *edge {
 	return e
 }
 
+// policy is the file that the edge runs with.
+func (e *edge) policy() string { return e.cmd.Args[len(e.cmd.Args)-1] }
+
 // shows waits until the metrics hold each of the lines.
 func (e *edge) shows(t testing.TB, lines ...string) {
 	t.Helper()

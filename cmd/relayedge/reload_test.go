@@ -35,8 +35,7 @@ func runReloading(t testing.TB, policy string) *reloading {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "control")
 	e := runEdge(t, policy+"\ncontrol: {socket: "+socket+"}\n")
-	file := e.cmd.Args[len(e.cmd.Args)-1]
-	return &reloading{e, t, file, socket}
+	return &reloading{e, t, e.policy(), socket}
 }
 
 // write replaces words of the policy file.
