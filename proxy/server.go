@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"time"
 
 	"relayedge/admission"
 	"relayedge/internal/sockopt"
@@ -62,6 +61,7 @@ type Server struct {
 	sessions  map[*session]struct{}
 	running   sync.WaitGroup // the sessions
 	accepting bool
+	draining  chan struct{} // static; see Draining
 }
 
 // New builds the edge from a config in the ranges of its tags. It starts nothing;
@@ -79,7 +79,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		gate: gate, places: admission.NewHandshakes(cfg.Limits.MaxHandshakes), limits: cfg.Limits, times: cfg.Limits.times(),
 		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, tickets: newTickets(), stats: newStats(), log: cfg.Log,
-		sessions: make(map[*session]struct{}),
+		sessions: make(map[*session]struct{}), draining: make(chan struct{}),
 	}
 	s.room.most = int64(cfg.Room)
 	if s.serve == nil {
@@ -103,7 +103,7 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Serve accepts connections until ctx ends, then drains: the listeners close at
-// once, open connections get drain_secs, and what is left is closed. It returns
+// once, open connections get drain_secs, and what is left is closed, spread out. It returns
 // nil after a drain, and the error of a listener that failed for good.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
@@ -135,28 +135,6 @@ func (s *Server) Serve(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// drain waits for the open connections, drain_secs at most, and ends the rest.
-func (s *Server) drain() {
-	s.mu.Lock()
-	open := len(s.sessions)
-	s.mu.Unlock()
-	s.log.Info("no new connections are accepted", "open", open, "drain", s.times.drain)
-	over := time.AfterFunc(s.times.drain, func() {
-		s.mu.Lock()
-		left := make([]*session, 0, len(s.sessions))
-		for session := range s.sessions {
-			left = append(left, session)
-		}
-		s.mu.Unlock()
-		s.log.Info("drain_secs are over: closing what is still open", "open", len(left))
-		for _, session := range left {
-			go session.stop(Drain) // none waits for another's goodbye
-		}
-	})
-	defer over.Stop()
-	s.running.Wait()
 }
 
 // Ready reports whether the edge can serve: nil, or why not.
