@@ -31,10 +31,7 @@ func (p *Policy) adapt(doc *policyfile.Document) {
 	if !doc.Clean("relay") {
 		return
 	}
-	if p.Relay.InProcess && doc.Clean("limits") && !doc.Written("relay.drain_secs") && p.Relay.DrainSecs > p.Limits.DrainSecs {
-		p.Relay.DrainSecs = p.Limits.DrainSecs
-		p.adapted("relay.drain_secs")
-	}
+	p.adaptDrain(doc)
 	edgeOnly := p.Relay.InProcess
 	for name, u := range p.Upstreams {
 		if p.Relay.InProcess && !doc.Written(upstreamKey(name, "addresses")) {
