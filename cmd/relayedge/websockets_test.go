@@ -84,13 +84,29 @@ func gather(t *testing.T, dial func(i int) (*client.Session, error)) *gathering 
 			for _, s := range []*client.Session{a, b} {
 				c.read(s, nil)
 				c.tasks.Go(func() {
-					for !c.gone.Load() && s.SendAs(ctx, circuit, wire.MessageID{}, make([]byte, 300)) == nil {
-						time.Sleep(10 * time.Millisecond) // busy, and no flood
+					for !c.gone.Load() {
+						if _, err := s.Send(ctx, circuit, make([]byte, 300)); err != nil {
+							return
+						}
+						time.Sleep(50 * time.Millisecond) // busy, and no flood
 					}
 				})
 			}
 		})
 	}
+	for i := range idlers {
+		c.read(sessions[2*busyPairs+i], nil)
+	}
+	settling.Wait()
+	if err := eventually(func() error {
+		if n := c.talked.Load(); n < 4*busyPairs {
+			return fmt.Errorf("%d messages have come", n)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// Last, for who takes nothing is not kept for long.
 	for i := range silent {
 		settling.Go(func() {
 			from, to := listening-1-i, listening+i
@@ -112,18 +128,7 @@ func gather(t *testing.T, dial func(i int) (*client.Session, error)) *gathering 
 			}
 		})
 	}
-	for i := range idlers {
-		c.read(sessions[2*busyPairs+i], nil)
-	}
 	settling.Wait()
-	if err := eventually(func() error {
-		if n := c.talked.Load(); n < 4*busyPairs {
-			return fmt.Errorf("%d messages have come", n)
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
 	if len(c.ends) > 0 {
 		t.Fatalf("a session has ended: %v", <-c.ends)
 	}
@@ -220,7 +225,7 @@ func edgeWithRelay(t *testing.T, drainSecs int) (*edge, func(i int) (*client.Ses
 	t.Helper()
 	e := runEdge(t, fmt.Sprintf(`
 listeners: [{name: public, bind: "127.0.0.1:0"}]
-limits: {drain_secs: %d, rate_limit_bps: 1073741824, socket_buffer_bytes: 16384}
+limits: {drain_secs: %d, rate_limit_bps: 1073741824, socket_buffer_bytes: 16384, writer_stall_secs: 3600}
 relay: {in_process: true, bind: "127.0.0.1:0", limits: {rate_limit_bps: 1073741824}}
 `, drainSecs))
 	return e, func(i int) (*client.Session, error) {
