@@ -414,6 +414,7 @@ func TestCapsAreExact(t *testing.T) {
 						close(hold)
 					}()
 					failing.Store(false)
+					go e.reload(func(c *Config) { c.Limits.DrainSecs = round }) // in the middle of it all
 					each(func(c *memconn.Conn, random *rand.Rand) {
 						secure := tls.Client(c, quickTLS("relay.example.org"))
 						if n, _ := secure.Read(make([]byte, 1)); n == 1 {

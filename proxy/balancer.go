@@ -30,8 +30,8 @@ func (s *Server) watchBalancers(ctx context.Context) {
 		case <-ticker.C:
 		}
 		now := time.Now()
-		for _, l := range s.listeners {
-			if last, ok := told[l]; !l.trust.Empty() || ok && now.Sub(last) < balancerQuiet {
+		for _, l := range s.inForce() {
+			if last, ok := told[l]; !l.terms.Load().trust.Empty() || ok && now.Sub(last) < balancerQuiet {
 				continue
 			}
 			addr, holds, open := s.heaviest(l)
@@ -40,7 +40,7 @@ func (s *Server) watchBalancers(ctx context.Context) {
 			}
 			told[l] = now
 			s.log.Warn("one private address holds most connections, probably a load balancer in front whose clients are taken for one; name it in the listener's trust_proxy_from and have it send the PROXY header",
-				"listener", l.config.Name, logging.Client(addr), "holds", holds, "open", open)
+				"listener", l.terms.Load().config.Name, logging.Client(addr), "holds", holds, "open", open)
 		}
 	}
 }

@@ -27,7 +27,8 @@ func newCrowd(addresses string) *crowd {
 }
 
 func (c *crowd) listener(name string, trust ...netip.Prefix) *listener {
-	l := &listener{server: c.Server, config: ListenerConfig{Name: name}, trust: admission.NewNetworks(trust)}
+	l := &listener{server: c.Server}
+	l.terms.Store(&terms{config: ListenerConfig{Name: name}, trust: admission.NewNetworks(trust)})
 	c.listeners = append(c.listeners, l)
 	return l
 }

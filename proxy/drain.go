@@ -22,6 +22,9 @@ func (s *Server) Draining() <-chan struct{} { return s.draining }
 // and end at once; the others get drain_secs; what is left is closed then, spread
 // out, and none waits for another's goodbye.
 func (s *Server) drain() {
+	grace := s.limits.Load().times().drain
+	over := time.NewTimer(grace)
+	defer over.Stop()
 	open := s.open()
 	var unserved []*session
 	for _, session := range open {
@@ -29,7 +32,7 @@ func (s *Server) drain() {
 			unserved = append(unserved, session)
 		}
 	}
-	s.log.Info("draining the edge", "open", len(open)-len(unserved), "not_served_yet", len(unserved), "drain_secs", int(s.times.drain/time.Second))
+	s.log.Info("draining the edge", "open", len(open)-len(unserved), "not_served_yet", len(unserved), "drain_secs", int(grace/time.Second))
 	var stops sync.WaitGroup
 	for _, session := range unserved {
 		stops.Go(func() { session.stop(Drain) })
@@ -42,8 +45,6 @@ func (s *Server) drain() {
 		s.running.Wait()
 		close(ended)
 	}()
-	over := time.NewTimer(s.times.drain)
-	defer over.Stop()
 	select {
 	case <-ended:
 		return
@@ -51,7 +52,7 @@ func (s *Server) drain() {
 	}
 	left := s.open()
 	s.log.Info("drain_secs are over: closing what is still open, spread out", "open", len(left))
-	spread.Each(left, min(s.times.drain, drainSpread), ended, func(session *session) { go session.stop(Drain) })
+	spread.Each(left, min(grace, drainSpread), ended, func(session *session) { go session.stop(Drain) })
 	<-ended
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -31,6 +32,7 @@ var (
 type testEdge struct {
 	t      *testing.T
 	server *Server
+	config Config // of the server, for a reload of part of it
 	front  *memconn.Listener
 	relay  *memconn.Listener
 	log    *bytes.Buffer // guarded by logMu
@@ -46,10 +48,10 @@ type edgeConfig struct {
 	upstream upstream.Config
 	dial     upstream.DialFunc
 	certs    func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// more are further listeners and upstreams; those without a dial lead to the relay too.
+	// more are further listeners and upstreams; addresses without a dial lead to the relay too.
 	more      []Listener
 	upstreams map[string]upstream.Config
-	dials     map[string]upstream.DialFunc
+	dials     map[string]upstream.DialFunc // by address
 }
 
 func testLimits() Limits {
@@ -90,22 +92,27 @@ func newEdge(t *testing.T, change func(*edgeConfig)) *testEdge {
 		}
 		cfg.certs = store.Certificate
 	}
-	upstreams := map[string]*upstream.Upstream{"relay": upstream.New("relay", cfg.upstream, log, cfg.dial)}
-	for name, u := range cfg.upstreams {
-		dial := cfg.dials[name]
-		if dial == nil {
-			dial = cfg.dial
-		}
-		upstreams[name] = upstream.New(name, u, log, dial)
-	}
-	server, err := New(Config{
+	upstreams := map[string]upstream.Config{"relay": cfg.upstream}
+	maps.Copy(upstreams, cfg.upstreams)
+	e.config = Config{
 		Listeners:   append([]Listener{{ListenerConfig: cfg.listener, Socket: e.front}}, cfg.more...),
 		Limits:      cfg.limits,
 		Certificate: cfg.certs,
 		Upstreams:   upstreams,
+		Dial:        cfg.dial,
 		Engine:      "auto",
 		Log:         log,
-	})
+	}
+	if len(cfg.dials) > 0 {
+		e.config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			dial := cfg.dials[address]
+			if dial == nil {
+				dial = cfg.dial
+			}
+			return dial(ctx, network, address)
+		}
+	}
+	server, err := New(e.config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,9 +142,9 @@ func (e *testEdge) wantNothingHeld() {
 	if held.Connections != 0 || held.Hosts != 0 || held.Sites != 0 {
 		e.t.Errorf("the gate still holds %d connections, %d hosts, %d sites", held.Connections, held.Hosts, held.Sites)
 	}
-	for _, l := range e.server.listeners {
-		if n := l.open.Load(); n != 0 {
-			e.t.Errorf("the gauge of listener %s is %d", l.config.Name, n)
+	for name, n := range e.server.openByListener() {
+		if n != 0 {
+			e.t.Errorf("the gauge of listener %s is %d", name, n)
 		}
 	}
 	if n := e.server.places.InFlight(); n != 0 {

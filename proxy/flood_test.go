@@ -154,7 +154,7 @@ func TestSilenceAfterTheHandshake(t *testing.T) {
 			}
 			life := time.Duration(secs) * time.Second
 			if secs == 0 {
-				life = e.server.times.idle
+				life = e.server.limits.Load().times().idle
 			}
 			time.Sleep(life - time.Nanosecond)
 			e.wantOpen()

@@ -16,7 +16,6 @@ import (
 
 	"relayedge/internal/memconn"
 	"relayedge/internal/proxyheader"
-	"relayedge/proxy/upstream"
 )
 
 // What a relay that reads version 1 is told, for clients and listeners of every
@@ -178,7 +177,7 @@ func TestLostAddressEndsSessions(t *testing.T) {
 	for whenDown, ends := range map[string]bool{"close": true, "keep": false} {
 		t.Run(whenDown, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				var up *upstream.Upstream
+				var up *destination
 				e := newEdge(t, func(c *edgeConfig) { c.upstream.WhenDown = whenDown })
 				up = e.server.upstreams["relay"]
 				client, relay := e.pair()

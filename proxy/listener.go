@@ -13,32 +13,46 @@ import (
 	"relayedge/admission"
 )
 
-// listener is one listening socket and what its connections have in common.
+// listener is one listening socket. A reload that keeps it changes its terms.
 type listener struct {
 	server *Server
-	config ListenerConfig
 	socket net.Listener
 	local  bool // a unix socket, whose peers have no address
-	routes routes
-	trust  admission.Networks // empty: no PROXY header is expected
-	tls    *tls.Config        // nil: TLS does not end here
 	open   atomic.Int64
+	terms  atomic.Pointer[terms]
+	stop   context.CancelFunc // ends accept; nil before it began; guarded by the server's mutex
 }
 
-func newListener(s *Server, l Listener, certificate chooseCertificate) (*listener, error) {
-	built := &listener{
-		server: s, config: l.ListenerConfig, socket: l.Socket, local: l.Socket.Addr().Network() == "unix",
-		trust: admission.NewNetworks(l.TrustProxyFrom),
+// terms are what a listener's connections have in common: its part of a policy,
+// made ready. They never change, but for the keys of tickets; a connection lives
+// by the terms that it came in under.
+type terms struct {
+	config   ListenerConfig
+	times    *times
+	embedded []netip.Prefix // in whose addresses the client's is the last 32 bits
+	routes   routes
+	trust    admission.Networks // empty: no PROXY header is expected
+	tls      *tls.Config        // nil: TLS does not end here
+	tickets  string             // what the keys of tickets are derived for
+}
+
+func newListener(s *Server, socket net.Listener) *listener {
+	return &listener{server: s, socket: socket, local: socket.Addr().Network() == "unix"}
+}
+
+func newTerms(c ListenerConfig, limits Limits, upstreams map[string]*destination, certificate chooseCertificate) (*terms, error) {
+	t := &terms{
+		config: c, times: limits.times(), embedded: limits.EmbeddedIPv4,
+		trust: admission.NewNetworks(c.TrustProxyFrom),
 	}
 	var err error
-	if built.routes, err = newRoutes(l.ListenerConfig, s.upstreams); err != nil {
+	if t.routes, err = newRoutes(c, upstreams); err != nil {
 		return nil, err
 	}
-	if l.TLS != "terminate" {
-		return built, nil
+	if c.TLS != "terminate" {
+		return t, nil
 	}
-	built.warnOfUncovered(certificate, s.log)
-	return built, built.endTLS(certificate)
+	return t, t.endTLS(certificate)
 }
 
 // accept takes connections until ctx ends. An accept that fails for a reason
@@ -67,33 +81,33 @@ func (l *listener) accept(ctx context.Context) error {
 // admit asks the gate and starts the session. Behind a load balancer only the
 // global slot is taken here: the PROXY header names the client later.
 func (l *listener) admit(conn net.Conn) {
-	stats := l.server.stats
+	stats, terms := l.server.stats, l.terms.Load()
 	stats.accepted.Add(1)
 	now := time.Now()
 	peer := addrPort(conn.RemoteAddr()).Addr()
-	if !l.trust.Empty() {
+	if !terms.trust.Empty() {
 		// Who may connect to a unix socket is for the permissions of its file.
-		if !l.local && !l.trust.Contains(peer) {
+		if !l.local && !terms.trust.Contains(peer) {
 			stats.end(ProxyUntrusted)
-			l.refuse(conn)
+			terms.refuse(conn)
 			return
 		}
 		peer = netip.Addr{}
 	}
 	if !l.server.room.take() {
 		stats.end(Descriptors)
-		l.refuse(conn)
+		terms.refuse(conn)
 		return
 	}
 	lease, reason := l.server.gate.Admit(peer, now)
 	if reason != "" {
 		l.server.room.give()
 		stats.end(reason)
-		l.refuse(conn)
+		terms.refuse(conn)
 		return
 	}
 	l.open.Add(1)
-	s := newSession(l, lease, conn, now)
+	s := newSession(l, terms, lease, conn, now)
 	l.server.remember(s)
 	l.server.running.Go(func() { l.server.serve(s) })
 }

@@ -44,7 +44,7 @@ func (s *session) awaitHello() Reason {
 		case !done:
 			continue
 		}
-		route := s.listener.routes.find(hello.Hello().ServerName)
+		route := s.terms.routes.find(hello.Hello().ServerName)
 		if route == nil {
 			s.wire.Write(alertUnrecognizedName)
 			return UnknownServerName

@@ -4,14 +4,14 @@ import "net"
 
 // refuse closes a connection that is not let in, as refuse_with says. It waits
 // for nothing, allocates nothing and starts nothing: there may be very many.
-func (l *listener) refuse(conn net.Conn) {
-	l.partWith(conn)
+func (t *terms) refuse(conn net.Conn) {
+	t.partWith(conn)
 	conn.Close()
 }
 
 // partWith says what there is to say before the close of a refused connection.
-func (l *listener) partWith(conn net.Conn) {
-	switch l.config.RefuseWith {
+func (t *terms) partWith(conn net.Conn) {
+	switch t.config.RefuseWith {
 	case "reset":
 		abort(conn) // a unix socket has no reset: its close is one to whoever has written
 	case "tls_alert":

@@ -132,6 +132,7 @@ func TestRoomRefusesForNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &listener{server: e}
+	l.terms.Store(new(terms))
 	e.room.take()
 	var conn net.Conn = silent{}
 	if n := testing.AllocsPerRun(100, func() { l.admit(conn) }); n != 0 {

@@ -16,6 +16,7 @@ import (
 // route is where a listener's connections of some server names go.
 type route struct {
 	upstream *upstream.Upstream
+	speaks   []string    // the application protocols of the upstream; none: all
 	tls      *tls.Config // offers what the upstream speaks; nil where TLS does not end here
 }
 
@@ -28,7 +29,7 @@ type routes struct {
 }
 
 // newRoutes resolves a listener's upstreams; routes to one upstream are one.
-func newRoutes(cfg ListenerConfig, upstreams map[string]*upstream.Upstream) (routes, error) {
+func newRoutes(cfg ListenerConfig, upstreams map[string]*destination) (routes, error) {
 	r := routes{exact: make(map[string]*route), wildcard: make(map[string]*route)}
 	byUpstream := make(map[string]*route)
 	to := func(name string) (*route, error) {
@@ -37,7 +38,7 @@ func newRoutes(cfg ListenerConfig, upstreams map[string]*upstream.Upstream) (rou
 			return nil, fmt.Errorf("no upstream is named %q", name)
 		}
 		if byUpstream[name] == nil {
-			byUpstream[name] = &route{upstream: up}
+			byUpstream[name] = &route{upstream: up.Upstream, speaks: up.config.ALPN}
 		}
 		return byUpstream[name], nil
 	}
@@ -128,14 +129,17 @@ func offer(listener, upstream []string) []string {
 
 // warnOfUncovered tells of names that are routed and that no certificate covers.
 // It is no fault: certificates come and change while the edge runs.
-func (l *listener) warnOfUncovered(certificate chooseCertificate, log *slog.Logger) {
-	for _, pattern := range slices.Sorted(maps.Keys(l.config.ServerNames)) {
+func (t *terms) warnOfUncovered(certificate chooseCertificate, log *slog.Logger) {
+	if t.config.TLS != "terminate" {
+		return
+	}
+	for _, pattern := range slices.Sorted(maps.Keys(t.config.ServerNames)) {
 		name := pattern
 		if parent, ok := strings.CutPrefix(pattern, "*."); ok {
 			name = "any." + parent
 		}
 		if _, err := certificate(&tls.ClientHelloInfo{ServerName: name}); errors.Is(err, certs.ErrUnknownName) {
-			log.Warn("no certificate covers a name of server_names: clients that ask for it are refused", "listener", l.config.Name, "server_name", pattern)
+			log.Warn("no certificate covers a name of server_names: clients that ask for it are refused", "listener", t.config.Name, "server_name", pattern)
 		}
 	}
 }

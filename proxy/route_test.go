@@ -29,17 +29,18 @@ func withRoutes(t *testing.T, kind string, speaks ...string) (change func(*edgeC
 		c.listener.ServerNames = map[string]string{"irc.chat.example.org": "irc", "*.chat.example.org": "relay"}
 		cfg := c.upstream
 		cfg.ALPN = speaks
+		cfg.Addresses = []string{ircAddr.String()}
 		c.upstreams = map[string]upstream.Config{"irc": cfg}
-		c.dials = map[string]upstream.DialFunc{"irc": func(ctx context.Context, _, _ string) (net.Conn, error) {
+		c.dials = map[string]upstream.DialFunc{ircAddr.String(): func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return irc.Dial(ctx, netip.MustParseAddrPort("127.0.0.1:40001"))
 		}}
 	}, irc
 }
 
 func TestFindRoute(t *testing.T) {
-	ups := map[string]*upstream.Upstream{}
+	ups := map[string]*destination{}
 	for _, name := range []string{"exact", "wild", "rest"} {
-		ups[name] = upstream.New(name, upstream.Config{}, nil, nil)
+		ups[name] = &destination{Upstream: upstream.New(name, upstream.Config{}, nil, nil)}
 	}
 	names := map[string]string{"A.example.org": "exact", "*.example.org": "wild", "xn--bcher-kva.example": "exact"}
 	for _, tt := range []struct{ name, want string }{

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"relayedge/admission"
-	"relayedge/internal/sockopt"
 	"relayedge/proxy/upstream"
 )
 
@@ -20,14 +21,15 @@ type Config struct {
 	Limits    Limits
 	// Room is how many connections there are descriptors for, or 0 where that is
 	// no matter: who comes beyond it is refused at accept (Descriptors), so that
-	// the rest of the process keeps what it needs.
+	// the rest of the process keeps what it needs. A reload does not change it.
 	Room int
 	// Certificate picks the certificate for a hello; its errors are those of
 	// certs.Store.Certificate. It may be nil if no listener ends TLS.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	Upstreams   map[string]*upstream.Upstream
-	Engine      string // auto or stream
-	Log         *slog.Logger
+	Upstreams   map[string]upstream.Config
+	Dial        upstream.DialFunc // nil: the network. A reload does not change it.
+	Engine      string            // auto or stream. A reload does not change it.
+	Log         *slog.Logger      // A reload does not change it.
 }
 
 // engines move the bytes of a session from accept to its end; each is a
@@ -45,104 +47,144 @@ type Listener struct {
 
 // Server is the edge: it admits, secures and forwards the connections of its listeners.
 type Server struct {
-	gate      *admission.Gate
-	places    *admission.Handshakes
-	limits    Limits
-	room      room
-	times     *times
-	serve     func(*session)
-	listeners []*listener
-	upstreams map[string]*upstream.Upstream
-	tickets   *tickets
-	stats     *stats
-	log       *slog.Logger
+	// Static.
+	gate    *admission.Gate
+	places  *admission.Handshakes
+	room    room
+	serve   func(*session)
+	dial    upstream.DialFunc
+	tickets *tickets
+	stats   *stats
+	log     *slog.Logger
+
+	limits   atomic.Pointer[Limits] // in force
+	running  sync.WaitGroup         // the sessions
+	draining chan struct{}          // see Draining
 
 	mu        sync.Mutex
 	sessions  map[*session]struct{}
-	running   sync.WaitGroup // the sessions
-	accepting bool
-	draining  chan struct{} // static; see Draining
+	listeners []*listener // in force
+	leaving   []*listener // removed by a reload, with connections left
+	upstreams map[string]*destination
+	serving   *serving // nil: nothing is accepted
+	drains    bool     // Serve accepts nothing any longer
+}
+
+// serving is what a Serve that accepts has started, and what a reload adds to it.
+type serving struct {
+	ctx      context.Context // accepts and what belongs to them
+	fail     context.CancelCauseFunc
+	accepts  sync.WaitGroup
+	checking context.Context // health checks, which go on in a drain
+	checks   sync.WaitGroup
+}
+
+// destination is an upstream as the policy in force has it.
+type destination struct {
+	*upstream.Upstream
+	config    upstream.Config
+	endChecks context.CancelFunc // nil before they began
 }
 
 // New builds the edge from a config in the ranges of its tags. It starts nothing;
-// it fails on limits that the gate refuses, a listener whose upstream or an
-// engine that is unknown, or a file that cannot be read.
+// it fails as Prepare does, or on an engine that is unknown.
 func New(cfg Config) (*Server, error) {
-	limits, err := cfg.Limits.GateLimits()
-	if err != nil {
-		return nil, err
-	}
-	gate, err := admission.NewGate(limits)
+	gate, err := admission.NewGate(admission.DefaultLimits())
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		gate: gate, places: admission.NewHandshakes(cfg.Limits.MaxHandshakes), limits: cfg.Limits, times: cfg.Limits.times(),
-		serve: engines[cfg.Engine], upstreams: cfg.Upstreams, tickets: newTickets(), stats: newStats(), log: cfg.Log,
-		sessions: make(map[*session]struct{}), draining: make(chan struct{}),
+		gate: gate, places: admission.NewHandshakes(1), serve: engines[cfg.Engine], dial: cfg.Dial,
+		tickets: newTickets(), stats: newStats(), log: cfg.Log, sessions: make(map[*session]struct{}),
+		draining: make(chan struct{}),
 	}
 	s.room.most = int64(cfg.Room)
 	if s.serve == nil {
 		return nil, fmt.Errorf("no engine is named %q; there are auto and stream", cfg.Engine)
 	}
-	sockets := sockopt.Options{BufferBytes: cfg.Limits.SocketBufferBytes, Patience: s.times.writerStall}
-	for _, up := range s.upstreams {
-		up.SetSockets(sockets)
+	first, err := s.Prepare(cfg)
+	if err != nil {
+		return nil, err
 	}
-	for _, l := range cfg.Listeners {
-		if err := sockets.Apply(l.Socket); err != nil {
-			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
-		}
-		built, err := newListener(s, l, cfg.Certificate)
-		if err != nil {
-			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
-		}
-		s.listeners = append(s.listeners, built)
-	}
+	first.Apply()
 	return s, nil
 }
 
 // Serve accepts connections until ctx ends, then drains: the listeners close at
-// once, open connections get drain_secs, and what is left is closed, spread out. It returns
-// nil after a drain, and the error of a listener that failed for good.
+// once, open connections get drain_secs, and what is left is closed, spread out. It
+// returns nil after a drain, and the error of a listener that failed for good.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	s.setAccepting(true)
-	var accepts sync.WaitGroup
-	accepts.Go(func() { s.rotateTickets(ctx) })
-	accepts.Go(func() { s.watchBalancers(ctx) })
-	for _, l := range s.listeners {
-		context.AfterFunc(ctx, func() { l.socket.Close() })
-		accepts.Go(func() {
-			if err := l.accept(ctx); err != nil {
-				fail(fmt.Errorf("listener %s: %w", l.config.Name, err))
-			}
-		})
-	}
 	checking, endChecks := context.WithCancel(context.Background())
-	var checks sync.WaitGroup
-	for _, up := range s.upstreams {
-		checks.Go(func() { up.Run(checking) })
+	defer endChecks()
+	now := &serving{ctx: ctx, fail: fail, checking: checking}
+	now.accepts.Go(func() { s.rotateTickets(ctx) })
+	now.accepts.Go(func() { s.watchBalancers(ctx) })
+	s.mu.Lock()
+	s.serving = now
+	for _, l := range s.listeners {
+		s.listen(l)
 	}
+	for _, d := range s.upstreams {
+		s.check(d)
+	}
+	s.mu.Unlock()
 	<-ctx.Done()
-	s.setAccepting(false)
-	accepts.Wait()
+	s.mu.Lock()
+	s.serving, s.drains = nil, true
+	for _, l := range s.listeners {
+		l.close()
+	}
+	s.mu.Unlock()
+	now.accepts.Wait()
 	s.drain()
 	endChecks()
-	checks.Wait()
+	now.checks.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
 }
 
+// listen requires mu. It has a listener accept, if the server does.
+func (s *Server) listen(l *listener) {
+	if s.serving == nil {
+		return
+	}
+	now := s.serving
+	ctx, stop := context.WithCancel(now.ctx)
+	l.stop = stop
+	now.accepts.Go(func() {
+		if err := l.accept(ctx); err != nil {
+			now.fail(fmt.Errorf("listener %s: %w", l.terms.Load().config.Name, err))
+		}
+	})
+}
+
+// close requires the server's mu. The listener accepts nobody any longer.
+func (l *listener) close() {
+	if l.stop != nil {
+		l.stop()
+	}
+	l.socket.Close()
+}
+
+// check requires mu. It begins the health checks of an upstream, if the server serves.
+func (s *Server) check(d *destination) {
+	if s.serving == nil {
+		return
+	}
+	ctx, end := context.WithCancel(s.serving.checking)
+	d.endChecks = end
+	s.serving.checks.Go(func() { d.Run(ctx) })
+}
+
 // Ready reports whether the edge can serve: nil, or why not.
 func (s *Server) Ready() error {
 	s.mu.Lock()
-	accepting := s.accepting
-	s.mu.Unlock()
-	if !accepting {
+	defer s.mu.Unlock()
+	if s.serving == nil {
 		return errors.New("not accepting connections")
 	}
 	for _, up := range s.upstreams {
@@ -153,10 +195,35 @@ func (s *Server) Ready() error {
 	return errors.New("no upstream takes connections")
 }
 
-func (s *Server) setAccepting(v bool) {
+// inForce returns the listeners in force.
+func (s *Server) inForce() []*listener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.accepting = v
+	return slices.Clone(s.listeners)
+}
+
+// upstreamsUp tells of every upstream in force whether it takes connections.
+func (s *Server) upstreamsUp() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	up := make(map[string]bool, len(s.upstreams))
+	for name, u := range s.upstreams {
+		up[name] = u.Up()
+	}
+	return up
+}
+
+// openByListener counts the open connections of every listener in force, and of
+// those removed that have any, by name.
+func (s *Server) openByListener() map[string]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving = slices.DeleteFunc(s.leaving, func(l *listener) bool { return l.open.Load() == 0 })
+	open := make(map[string]int64)
+	for _, l := range slices.Concat(s.listeners, s.leaving) {
+		open[l.terms.Load().config.Name] += l.open.Load()
+	}
+	return open
 }
 
 func (s *Server) remember(session *session) {

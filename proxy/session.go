@@ -37,6 +37,7 @@ import (
 type session struct {
 	server   *Server
 	listener *listener
+	terms    *terms
 	lease    *admission.Lease
 	accepted time.Time
 	id       string // the UNIQUE_ID that the relay is told and the log names
@@ -60,16 +61,16 @@ type session struct {
 	link    *upstream.Link // relay, as its upstream counts it
 }
 
-func newSession(l *listener, lease *admission.Lease, conn net.Conn, now time.Time) *session {
+func newSession(l *listener, terms *terms, lease *admission.Lease, conn net.Conn, now time.Time) *session {
 	var id [16]byte
 	rand.Read(id[:])
 	s := &session{
-		server: l.server, listener: l, lease: lease, accepted: now,
+		server: l.server, listener: l, terms: terms, lease: lease, accepted: now,
 		id:     hex.EncodeToString(id[:]),
 		client: addrPort(conn.RemoteAddr()), target: addrPort(conn.LocalAddr()),
 		conn: conn, wire: &wire{Socket: socket.New(conn, buffers), stats: l.server.stats},
 	}
-	if fallback := l.routes.fallback; fallback != nil {
+	if fallback := terms.routes.fallback; fallback != nil {
 		s.upstream = fallback.upstream
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -90,10 +91,10 @@ func (s *session) named(h proxyheader.Header, now time.Time) Reason {
 // enter takes one of the places for handshakes. Whoever has to make way
 // for it ends at once; if nobody has to, there is no place.
 func (s *session) enter(now time.Time) (*admission.Place, bool) {
-	source := admission.Source(s.client.Addr(), s.server.limits.EmbeddedIPv4)
+	source := admission.Source(s.client.Addr(), s.terms.embedded)
 	place, ok := s.server.places.Enter(source, now, func() { s.stop(HandshakeCap) })
 	if !ok {
-		s.listener.partWith(s.conn)
+		s.terms.partWith(s.conn)
 	}
 	return place, ok
 }
@@ -119,6 +120,9 @@ func (s *session) validation() bool {
 // dial reaches the relay; stop interrupts it.
 func (s *session) dial() (*socket.Socket, Reason) {
 	link, err := s.upstream.Dial(s.ctx)
+	if err != nil && s.upstream.Retired() && s.reroute() {
+		link, err = s.upstream.Dial(s.ctx)
+	}
 	switch {
 	case err == nil && !s.adopt(link):
 		return nil, Drain
@@ -133,6 +137,17 @@ func (s *session) dial() (*socket.Socket, Reason) {
 		return nil, UpstreamTimeout
 	}
 	return nil, UpstreamUnavailable
+}
+
+// reroute chooses the route anew, by the terms in force: a reload has taken the
+// upstream away since it was chosen.
+func (s *session) reroute() bool {
+	route := s.listener.terms.Load().routes.find(s.serverName)
+	if route == nil {
+		return false
+	}
+	s.upstream = route.upstream
+	return true
 }
 
 // adopt has stop close the relay's connection too; if stop was before, it

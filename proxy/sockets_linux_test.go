@@ -22,15 +22,33 @@ func TestSocketOptionsFollowTheLimits(t *testing.T) {
 		return ln
 	}
 	front, relay := listen(), listen()
-	limits := testLimits()
-	limits.SocketBufferBytes, limits.WriterStallSecs = 32<<10, 600
-	up := upstream.New("relay", upstream.Config{Addresses: []string{relay.Addr().String()}, ConnectTimeoutSecs: 5}, slog.New(slog.DiscardHandler), nil)
-	if _, err := New(Config{
-		Listeners: []Listener{{ListenerConfig: ListenerConfig{Name: "public", TLS: "none", Upstream: "relay"}, Socket: front}},
-		Limits:    limits, Upstreams: map[string]*upstream.Upstream{"relay": up}, Engine: "auto", Log: slog.New(slog.DiscardHandler),
-	}); err != nil {
+	with := func(bufferBytes, stallSecs int) Config {
+		limits := testLimits()
+		limits.SocketBufferBytes, limits.WriterStallSecs = bufferBytes, stallSecs
+		return Config{
+			Listeners: []Listener{{ListenerConfig: ListenerConfig{Name: "public", TLS: "none", Upstream: "relay"}, Socket: front}},
+			Limits:    limits,
+			Upstreams: map[string]upstream.Config{"relay": {Addresses: []string{relay.Addr().String()}, ConnectTimeoutSecs: 5}},
+			Engine:    "auto", Log: slog.New(slog.DiscardHandler),
+		}
+	}
+	edge, err := New(with(32<<10, 600))
+	if err != nil {
 		t.Fatal(err)
 	}
+	wantSocketOptions(t, front, edge, 64<<10, 600_000)
+	reload, err := edge.Prepare(with(48<<10, 60))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reload.Apply()
+	wantSocketOptions(t, front, edge, 96<<10, 60_000)
+}
+
+// wantSocketOptions looks at a connection that front accepts and at one that the
+// edge dials. The kernel counts its bookkeeping to the buffers.
+func wantSocketOptions(t *testing.T, front net.Listener, edge *Server, buffer, userTimeout int) {
+	t.Helper()
 	client, err := net.Dial("tcp", front.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +59,7 @@ func TestSocketOptionsFollowTheLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer accepted.Close()
-	link, err := up.Dial(t.Context())
+	link, err := edge.upstreams["relay"].Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,9 +73,9 @@ func TestSocketOptionsFollowTheLimits(t *testing.T) {
 		}
 		raw.Control(func(fd uintptr) {
 			for _, row := range []struct{ level, option, want int }{
-				{syscall.SOL_SOCKET, syscall.SO_SNDBUF, 64 << 10},
-				{syscall.SOL_SOCKET, syscall.SO_RCVBUF, 64 << 10},
-				{syscall.IPPROTO_TCP, tcpUserTimeout, 600_000},
+				{syscall.SOL_SOCKET, syscall.SO_SNDBUF, buffer},
+				{syscall.SOL_SOCKET, syscall.SO_RCVBUF, buffer},
+				{syscall.IPPROTO_TCP, tcpUserTimeout, userTimeout},
 			} {
 				if got, err := syscall.GetsockoptInt(int(fd), row.level, row.option); err != nil || got != row.want {
 					t.Errorf("%s: option %d is %d, %v; want %d", name, row.option, got, err, row.want)

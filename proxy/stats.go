@@ -83,8 +83,8 @@ func (s *Server) Families() []telemetry.Family {
 	}
 	return []telemetry.Family{
 		{Name: "connections", Help: "Open connections.", Kind: telemetry.Gauge, Label: "listener", Read: func(emit func(string, float64)) {
-			for _, l := range s.listeners {
-				emit(l.config.Name, float64(l.open.Load()))
+			for name, open := range s.openByListener() {
+				emit(name, float64(open))
 			}
 		}},
 		{Name: "connections_total", Help: "Connections accepted from the kernel, refused ones included.", Read: one(func() float64 { return float64(st.accepted.Load()) })},
@@ -102,12 +102,12 @@ func (s *Server) Families() []telemetry.Family {
 		{Name: "handshakes_in_flight", Help: "TLS handshakes begun and not done.", Kind: telemetry.Gauge, Read: one(func() float64 { return float64(s.places.InFlight()) })},
 		{Name: "handshake_seconds", Help: "Time from accept, or from the PROXY header, to the end of the TLS handshake.", Kind: telemetry.Histogram, ReadHistogram: st.handshakes.read},
 		{Name: "upstream_up", Help: "1 while the upstream takes connections.", Kind: telemetry.Gauge, Label: "upstream", Read: func(emit func(string, float64)) {
-			for name, up := range s.upstreams {
-				emit(name, map[bool]float64{true: 1}[up.Up()])
+			for name, up := range s.upstreamsUp() {
+				emit(name, map[bool]float64{true: 1}[up])
 			}
 		}},
 		{Name: "limit", Help: "The limits in force.", Kind: telemetry.Gauge, Label: "limit", Read: func(emit func(string, float64)) {
-			s.limits.each(emit)
+			s.limits.Load().each(emit)
 			if s.room.most > 0 {
 				emit("descriptors", float64(s.room.most)) // the connections that they suffice for
 			}

@@ -24,14 +24,14 @@ func serveStream(s *session) {
 // connection ends there, or nothing.
 func (s *session) carry() {
 	began := s.accepted
-	if !s.listener.trust.Empty() {
+	if !s.terms.trust.Empty() {
 		if reason := s.awaitProxyHeader(); reason != "" {
 			s.end(reason)
 			return
 		}
 		began = time.Now()
 	}
-	if s.listener.config.TLS != "none" {
+	if s.terms.config.TLS != "none" {
 		if reason := s.handshake(began); reason != "" {
 			s.end(reason)
 			return
@@ -42,7 +42,7 @@ func (s *session) carry() {
 		}
 	}
 	ready := time.Now()
-	s.wire.settle(s.server.times.writerStall)
+	s.wire.settle(s.terms.times.writerStall)
 	relay, reason := s.dial()
 	if reason == "" {
 		reason = s.introduce(relay)
@@ -51,13 +51,13 @@ func (s *session) carry() {
 		s.end(reason)
 		return
 	}
-	f := &forwarding{s: s, times: s.server.times, client: s.wire, tls: s.secure, relay: relay}
+	f := &forwarding{s: s, times: s.terms.times, client: s.wire, tls: s.secure, relay: relay}
 	f.forward(ready)
 }
 
 // awaitProxyHeader reads the header that a trusted peer owes, in its time.
 func (s *session) awaitProxyHeader() Reason {
-	s.wire.SetReadDeadline(s.accepted.Add(s.server.times.proxyHeader))
+	s.wire.SetReadDeadline(s.accepted.Add(s.terms.times.proxyHeader))
 	h, rest, err := proxyheader.Read(s.wire, proxyheader.V1|proxyheader.V2)
 	switch {
 	case errors.Is(err, io.EOF):
@@ -70,7 +70,7 @@ func (s *session) awaitProxyHeader() Reason {
 	s.wire.unread(rest)
 	reason := s.named(h, time.Now())
 	if reason != "" {
-		s.listener.partWith(s.conn)
+		s.terms.partWith(s.conn)
 	}
 	return reason
 }
@@ -84,8 +84,8 @@ func (s *session) handshake(began time.Time) Reason {
 		return HandshakeCap
 	}
 	defer place.Leave()
-	s.wire.SetDeadline(began.Add(s.server.times.handshake))
-	if s.listener.tls == nil {
+	s.wire.SetDeadline(began.Add(s.terms.times.handshake))
+	if s.terms.tls == nil {
 		return s.awaitHello()
 	}
 	return s.terminate(began, place)
@@ -95,7 +95,7 @@ func (s *session) terminate(began time.Time, place *admission.Place) Reason {
 	if _, err := s.wire.fill(); err != nil {
 		return handshakeFailure(err, nil)
 	}
-	secure := tls.Server(s.wire, s.listener.tls)
+	secure := tls.Server(s.wire, s.terms.tls)
 	if err := secure.Handshake(); err != nil {
 		reason := handshakeFailure(err, s.wire.certErr)
 		if header, ok := errors.AsType[tls.RecordHeaderError](err); ok && reason == NotTLS {
@@ -130,7 +130,7 @@ func (s *session) introduce(relay *socket.Socket) Reason {
 	if len(header) == 0 {
 		return ""
 	}
-	if err := relay.WriteAll(header, s.server.times.writerStall); err != nil {
+	if err := relay.WriteAll(header, s.terms.times.writerStall); err != nil {
 		return writeFault(err, false, UpstreamUnavailable)
 	}
 	return ""

@@ -15,7 +15,7 @@ func (s *session) tell(level slog.Level, msg string, attrs ...slog.Attr) {
 		return
 	}
 	all := append([]slog.Attr{
-		slog.String("id", s.id), slog.String("listener", s.listener.config.Name), logging.Client(s.client.Addr()),
+		slog.String("id", s.id), slog.String("listener", s.terms.config.Name), logging.Client(s.client.Addr()),
 	}, attrs...)
 	log.LogAttrs(context.Background(), level, msg, all...)
 }

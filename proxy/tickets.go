@@ -18,7 +18,8 @@ const (
 
 // tickets are the secrets behind session tickets, one set for the process. Each
 // listener has keys of its own derived from them, so that a session which one
-// listener made (without asking for a client certificate, say) is none at another.
+// listener made (without asking for a client certificate, say) is none at another,
+// and none at the same one once it asks for others.
 type tickets struct {
 	mu      sync.Mutex
 	secrets [][32]byte // the newest first
@@ -39,19 +40,37 @@ func (t *tickets) rotate() {
 	t.secrets = append([][32]byte{secret}, t.secrets[:min(len(t.secrets), ticketSecrets-1)]...)
 }
 
-// of derives a listener's keys, the newest first.
-func (t *tickets) of(listener string) [][32]byte {
+// of derives the keys for one use, the newest first.
+func (t *tickets) of(use string) [][32]byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	keys := make([][32]byte, len(t.secrets))
 	for i, secret := range t.secrets {
-		key, err := hkdf.Key(sha256.New, secret[:], nil, "session tickets of listener "+listener, len(keys[i]))
+		key, err := hkdf.Key(sha256.New, secret[:], nil, "session tickets of listener "+use, len(keys[i]))
 		if err != nil {
 			panic("proxy: HKDF: " + err.Error()) // for lengths that these are not
 		}
 		copy(keys[i][:], key)
 	}
 	return keys
+}
+
+// renewTickets changes the secrets, and puts the keys that follow from them in
+// force on every listener, those of a reload at the same moment included.
+func (s *Server) renewTickets(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+	for _, l := range s.listeners {
+		s.keyTickets(l.terms.Load())
+	}
+}
+
+// keyTickets puts the present keys in force for a listener's terms.
+func (s *Server) keyTickets(t *terms) {
+	if t.tls != nil {
+		t.tls.SetSessionTicketKeys(s.tickets.of(t.tickets))
+	}
 }
 
 // rotateTickets renews the ticket keys of all listeners until ctx ends.
@@ -63,10 +82,7 @@ func (s *Server) rotateTickets(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			s.tickets.rotate()
-			for _, l := range s.listeners {
-				l.renewTickets()
-			}
+			s.renewTickets(s.tickets.rotate)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -20,27 +21,30 @@ type chooseCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 var unrecognized = &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
 
 // endTLS makes the listener end TLS. Its config is the one that tickets are
-// made and read by, whatever config a route has; it lives as long as the listener.
-func (l *listener) endTLS(certificate chooseCertificate) error {
+// made and read by, whatever config a route has.
+func (t *terms) endTLS(certificate chooseCertificate) error {
+	t.tickets = t.config.Name
 	c := &tls.Config{
-		MinVersion: map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[l.config.TLSMinVersion],
-		NextProtos: l.config.ALPN,
+		MinVersion: map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[t.config.TLSMinVersion],
+		NextProtos: t.config.ALPN,
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			cert, err := certificate(hello)
 			hello.Conn.(*wire).certErr = err
 			return cert, err
 		},
 	}
-	if l.config.ClientCAFile != "" {
+	if t.config.ClientCAFile != "" {
 		var err error
-		if c.ClientCAs, err = readCAs(l.config.ClientCAFile); err != nil {
+		var digest string
+		if c.ClientCAs, digest, err = readCAs(t.config.ClientCAFile); err != nil {
 			return fmt.Errorf("client_ca_file: %w", err)
 		}
+		t.tickets += " for clients of " + digest // a session that other CAs vouched for is none here
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	for _, r := range l.routes.all {
+	for _, r := range t.routes.all {
 		r.tls = c.Clone() // before there are ticket keys in c: a route's config has none of its own
-		r.tls.NextProtos = offer(l.config.ALPN, r.upstream.Config().ALPN)
+		r.tls.NextProtos = offer(t.config.ALPN, r.speaks)
 	}
 	// A CA's validation is answered by itself (RFC 8737): neither the listener's
 	// protocols nor its client certificates are asked for, nor a route.
@@ -50,7 +54,7 @@ func (l *listener) endTLS(certificate chooseCertificate) error {
 		w := hello.Conn.(*wire)
 		config := validation
 		if !certs.Validation(hello) {
-			if w.route = l.routes.find(hello.ServerName); w.route == nil {
+			if w.route = t.routes.find(hello.ServerName); w.route == nil {
 				w.certErr = certs.ErrUnknownName
 				return unrecognized, nil
 			}
@@ -62,26 +66,19 @@ func (l *listener) endTLS(certificate chooseCertificate) error {
 		}
 		return config, nil
 	}
-	l.tls = c
-	l.renewTickets()
+	t.tls = c
 	return nil
 }
 
-func readCAs(file string) (*x509.CertPool, error) {
+// readCAs reads the CAs of a PEM file, and gives the digest of what it says.
+func readCAs(file string) (pool *x509.CertPool, digest string, err error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	pool := x509.NewCertPool()
+	pool = x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no PEM certificate", file)
+		return nil, "", fmt.Errorf("%s holds no PEM certificate", file)
 	}
-	return pool, nil
-}
-
-// renewTickets puts the tickets' present keys in force.
-func (l *listener) renewTickets() {
-	if l.tls != nil {
-		l.tls.SetSessionTicketKeys(l.server.tickets.of(l.config.Name))
-	}
+	return pool, fmt.Sprintf("%x", sha256.Sum256(pem)), nil
 }

@@ -13,7 +13,9 @@ import (
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/hostport"
+	"relayedge/proxy"
 	"relayedge/proxy/certs"
+	"relayedge/proxy/upstream"
 )
 
 // descriptors is what the policy's connections take: the client's and the
@@ -27,15 +29,15 @@ func descriptors(p *policy.Policy) service.Descriptors {
 }
 
 // report logs what is in force and where it comes from, then what to beware of.
-func report(log *slog.Logger, p *policy.Policy, edge *openSockets, d service.Descriptors) {
+func report(log *slog.Logger, p *policy.Policy, listeners []proxy.Listener, upstreams map[string]upstream.Config, d service.Descriptors) {
 	var binds []net.Addr
-	for i, l := range edge.sockets {
+	for i, l := range listeners {
 		binds = append(binds, l.Socket.Addr())
 		log.Info("listener", "listener", l.Name, "on", hostport.Text(l.Socket.Addr()), "tls", l.TLS, "upstream", l.Upstream,
 			"from", p.Origin(fmt.Sprintf("listeners[%d].bind", i)))
 	}
-	for _, name := range slices.Sorted(maps.Keys(edge.upstreams)) {
-		cfg := edge.upstreams[name].Config()
+	for _, name := range slices.Sorted(maps.Keys(upstreams)) {
+		cfg := upstreams[name]
 		log.Info("upstream", "upstream", name, "addresses", strings.Join(cfg.Addresses, " "), "client_address", cfg.ClientAddress,
 			"from", p.Origin("upstreams."+name+".addresses"))
 	}

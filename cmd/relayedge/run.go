@@ -20,9 +20,7 @@ import (
 	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
 	"relayedge/internal/telemetry"
-	"relayedge/proxy"
 	"relayedge/proxy/certs"
-	"relayedge/proxy/upstream"
 	"relayedge/relaycore"
 	"relayedge/relaycore/wire"
 )
@@ -86,7 +84,7 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	}
 	defer relay.close()
 	d := descriptors(p)
-	edge, err := openEdge(p, store, relay.addr(), d.Room(), log)
+	edge, err := openEdge(p, store, relay, d.Room(), log)
 	if err != nil {
 		return err
 	}
@@ -119,7 +117,7 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if err != nil {
 		return err
 	}
-	report(log, p, edge, d)
+	report(log, p, edge.listeners, edge.upstreams, d)
 	announce(out, p, edge, relay, metrics)
 	if challenges != nil {
 		fmt.Fprintf(out, "http-01 and redirects to https: http://%s\n", challenges.Addr())
@@ -155,54 +153,6 @@ func openChallenges(acme certs.ACME, store *certs.Store, log *slog.Logger) net.L
 		return nil
 	}
 	return ln
-}
-
-// openSockets is an edge with its listening sockets.
-type openSockets struct {
-	server    *proxy.Server
-	sockets   []proxy.Listener
-	upstreams map[string]*upstream.Upstream
-}
-
-func openEdge(p *policy.Policy, store *certs.Store, relayAddr string, room int, log *slog.Logger) (*openSockets, error) {
-	e := new(openSockets)
-	for _, l := range p.Listeners {
-		socket, err := service.Listen(l.Bind)
-		if err != nil {
-			e.close()
-			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
-		}
-		e.sockets = append(e.sockets, proxy.Listener{ListenerConfig: l, Socket: socket})
-	}
-	e.upstreams = make(map[string]*upstream.Upstream, len(p.Upstreams))
-	for name, cfg := range p.Upstreams {
-		if i := slices.Index(cfg.Addresses, p.Relay.Bind); relayAddr != "" && i >= 0 {
-			cfg.Addresses = slices.Clone(cfg.Addresses)
-			cfg.Addresses[i] = relayAddr // the port may have been 0
-		}
-		e.upstreams[name] = upstream.New(name, cfg, log, nil)
-	}
-	var err error
-	e.server, err = proxy.New(proxy.Config{
-		Listeners:   e.sockets,
-		Limits:      p.Limits,
-		Room:        room,
-		Certificate: store.Certificate,
-		Upstreams:   e.upstreams,
-		Engine:      p.Engine,
-		Log:         log,
-	})
-	if err != nil {
-		e.close()
-		return nil, err
-	}
-	return e, nil
-}
-
-func (e *openSockets) close() {
-	for _, l := range e.sockets {
-		l.Socket.Close()
-	}
 }
 
 // inProcess is the relay in this process, or none.
@@ -270,8 +220,8 @@ func expiry(store *certs.Store) telemetry.Family {
 }
 
 // announce says where the edge serves, and what to try.
-func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProcess, metrics string) {
-	for _, l := range edge.sockets {
+func announce(out io.Writer, p *policy.Policy, edge *edge, relay *inProcess, metrics string) {
+	for _, l := range edge.listeners {
 		kind := map[string]string{"terminate": "TLS", "passthrough": "TLS that ends at the relay", "none": "TCP without TLS"}[l.TLS]
 		fmt.Fprintf(out, "listener %s: %s on %s\n", l.Name, kind, hostport.Text(l.Socket.Addr()))
 	}
@@ -282,7 +232,7 @@ func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProce
 		fmt.Fprintf(out, "certificate of our own making, which no client trusts by itself: %s\n", strings.Join(names, ", "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Upstreams)) {
-		u := edge.upstreams[name].Config()
+		u := edge.upstreams[name]
 		told := u.Told()
 		if slices.Contains(u.Addresses, relay.addr()) {
 			told += ", in this process"
@@ -303,11 +253,10 @@ func announce(out io.Writer, p *policy.Policy, edge *openSockets, relay *inProce
 
 // relayURL is where the relay in this process is reached through the edge by
 // TLS, or nothing where no listener leads there.
-func relayURL(edge *openSockets, relay *inProcess) string {
-	for _, l := range edge.sockets {
-		up := edge.upstreams[l.Upstream]
+func relayURL(edge *edge, relay *inProcess) string {
+	for _, l := range edge.listeners {
 		tcp, ok := l.Socket.Addr().(*net.TCPAddr)
-		if relay.server == nil || l.TLS != "terminate" || up == nil || !slices.Contains(up.Config().Addresses, relay.addr()) || !ok {
+		if relay.server == nil || l.TLS != "terminate" || !slices.Contains(edge.upstreams[l.Upstream].Addresses, relay.addr()) || !ok {
 			continue
 		}
 		addr := tcp.AddrPort()

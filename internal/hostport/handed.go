@@ -52,7 +52,7 @@ func (h *handover) listen(name string) (net.Listener, error) {
 	files := h.files[name]
 	switch {
 	case h.taken[name]:
-		return nil, errors.New("it is in use by another listener already")
+		return nil, errors.New("it was taken before: a socket that is handed over serves one listener for the life of the process; restart to have it again")
 	case len(files) == 0 && len(h.files) == 0:
 		return nil, errors.New("no socket was handed over; start the service by its socket unit (systemd: LISTEN_FDS)")
 	case len(files) == 0:

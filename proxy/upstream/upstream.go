@@ -125,6 +125,17 @@ func (u *Upstream) SetConfig(cfg Config) {
 	}
 }
 
+// Retire takes the upstream out of service for good: its connections are kept or
+// ended as when_down says, and no dial succeeds any longer.
+func (u *Upstream) Retire() {
+	cfg := u.Config()
+	cfg.Addresses = nil
+	u.SetConfig(cfg)
+}
+
+// Retired reports whether the upstream is out of service.
+func (u *Upstream) Retired() bool { return len(u.Config().Addresses) == 0 }
+
 // SetSockets gives the options of the sockets that dial from now on.
 func (u *Upstream) SetSockets(o sockopt.Options) {
 	u.mu.Lock()

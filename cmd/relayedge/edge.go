@@ -1,0 +1,168 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/cmd/internal/service"
+	"relayedge/internal/hostport"
+	"relayedge/proxy"
+	"relayedge/proxy/certs"
+	"relayedge/proxy/upstream"
+)
+
+// edge is the running edge with what it is made of by the policy in force.
+type edge struct {
+	server    *proxy.Server
+	listeners []proxy.Listener           // in the order of the policy
+	upstreams map[string]upstream.Config // with the relay's real address
+
+	store *certs.Store
+	relay *inProcess
+	log   *slog.Logger
+}
+
+// openEdge opens the sockets of a policy and builds the edge on them.
+func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, room int, log *slog.Logger) (*edge, error) {
+	e := &edge{store: store, relay: relay, log: log}
+	o, err := e.open(p)
+	if err != nil {
+		return nil, err
+	}
+	cfg := e.config(p, o)
+	cfg.Room, cfg.Engine, cfg.Log = room, p.Engine, log
+	if e.server, err = proxy.New(cfg); err != nil {
+		o.abandon()
+		return nil, err
+	}
+	e.listeners, e.upstreams = o.listeners, o.upstreams
+	return e, nil
+}
+
+// close closes what Serve has not closed.
+func (e *edge) close() {
+	for _, l := range e.listeners {
+		l.Socket.Close()
+	}
+}
+
+// prepare makes everything ready for another policy, or says why it cannot be
+// and leaves everything as it is. Which sockets it opens and closes is decided
+// by the binds: whatever else changes, a listener whose bind is as it was never
+// closes.
+func (e *edge) prepare(p *policy.Policy) (apply func(), err error) {
+	o, err := e.open(p)
+	if err != nil {
+		return nil, err
+	}
+	next, err := e.server.Prepare(e.config(p, o))
+	if err != nil {
+		o.abandon()
+		return nil, err
+	}
+	return func() {
+		next.Apply()
+		e.listeners, e.upstreams = o.listeners, o.upstreams
+	}, nil
+}
+
+func (e *edge) config(p *policy.Policy, o *opened) proxy.Config {
+	return proxy.Config{Listeners: o.listeners, Limits: p.Limits, Certificate: e.store.Certificate, Upstreams: o.upstreams}
+}
+
+// opened is what a policy needs of the machine.
+type opened struct {
+	listeners []proxy.Listener
+	upstreams map[string]upstream.Config
+	came      []net.Listener // the sockets that were not open before
+}
+
+// open opens the sockets of a policy that are not open yet. On an error it leaves
+// nothing open, and tells of every socket that could not be had.
+func (e *edge) open(p *policy.Policy) (*opened, error) {
+	o := &opened{upstreams: e.resolve(p)}
+	left := slices.Clone(e.listeners)
+	var faults []error
+	for i, l := range p.Listeners {
+		socket := take(&left, l)
+		if socket == nil {
+			var err error
+			if socket, err = service.Listen(l.Bind); err != nil {
+				faults = append(faults, fmt.Errorf("%slistener %s: %w%s", place(p, fmt.Sprintf("listeners[%d].bind", i)), l.Name, err, e.inTheWay(l, err)))
+				continue
+			}
+			o.came = append(o.came, socket)
+		}
+		o.listeners = append(o.listeners, proxy.Listener{ListenerConfig: l, Socket: socket})
+	}
+	if err := errors.Join(faults...); err != nil {
+		o.abandon()
+		return nil, err
+	}
+	return o, nil
+}
+
+// place is where the file writes a key, as the beginning of an error, or nothing.
+func place(p *policy.Policy, key string) string {
+	if at := p.Origin(key); strings.Contains(at, ":") {
+		return at + ": "
+	}
+	return ""
+}
+
+// take takes the socket of a listener's bind from those that are left, or none:
+// port 0 may be bound many times, so that of the same name comes first.
+func take(left *[]proxy.Listener, l proxy.ListenerConfig) net.Listener {
+	i := slices.IndexFunc(*left, func(other proxy.Listener) bool { return other.Bind == l.Bind && other.Name == l.Name })
+	if i < 0 {
+		i = slices.IndexFunc(*left, func(other proxy.Listener) bool { return other.Bind == l.Bind })
+	}
+	if i < 0 {
+		return nil
+	}
+	socket := (*left)[i].Socket
+	*left = slices.Delete(*left, i, i+1)
+	return socket
+}
+
+// inTheWay says which listener in force has the address that could not be had.
+func (e *edge) inTheWay(l proxy.ListenerConfig, err error) string {
+	bind, parseErr := hostport.ParseBind(l.Bind)
+	if parseErr != nil || !errors.Is(err, syscall.EADDRINUSE) {
+		return ""
+	}
+	for _, other := range e.listeners {
+		if b, err := hostport.ParseBind(other.Bind); err == nil && bind.Overlaps(b) {
+			return fmt.Sprintf("; it is that of listener %s in force (%s), which a reload keeps until all else is ready: take that listener out, reload, and then add this one, or restart", other.Name, other.Bind)
+		}
+	}
+	return ""
+}
+
+// abandon closes what was opened for a policy that does not come in force.
+func (o *opened) abandon() {
+	for _, socket := range o.came {
+		socket.Close()
+	}
+}
+
+// resolve gives a policy's upstreams, with the real address of the relay in this
+// process: its port may have been 0.
+func (e *edge) resolve(p *policy.Policy) map[string]upstream.Config {
+	upstreams := maps.Clone(p.Upstreams)
+	for name, cfg := range upstreams {
+		if i := slices.Index(cfg.Addresses, p.Relay.Bind); e.relay.addr() != "" && i >= 0 {
+			cfg.Addresses = slices.Clone(cfg.Addresses)
+			cfg.Addresses[i] = e.relay.addr()
+			upstreams[name] = cfg
+		}
+	}
+	return upstreams
+}
