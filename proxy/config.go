@@ -45,7 +45,7 @@ type Limits struct {
 	WriterStallSecs         int    `key:"writer_stall_secs" default:"30" min:"1" max:"3600" doc:"time in which a peer takes no byte while bytes wait for it"`
 	HalfCloseTimeoutSecs    int    `key:"half_close_timeout_secs" default:"60" min:"1" max:"3600" doc:"life of a half-closed pair without progress"`
 	SocketBufferBytes       int    `key:"socket_buffer_bytes" default:"131072" min:"16384" max:"67108864" doc:"what the kernel holds of a connection's bytes, for each of its sockets and directions; with its bookkeeping, up to twice as much memory"`
-	DrainSecs               int    `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open connections get at shutdown"`
+	DrainSecs               int    `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open connections get at shutdown; what is open then is closed, spread over as long again, ten seconds at most"`
 }
 
 // Validate judges what the tags cannot say.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"relayedge/admission"
 	"relayedge/proxy/upstream"
@@ -62,8 +61,9 @@ type Server struct {
 	stats   *stats
 	log     *slog.Logger
 
-	limits  atomic.Pointer[Limits] // in force
-	running sync.WaitGroup         // the sessions
+	limits   atomic.Pointer[Limits] // in force
+	running  sync.WaitGroup         // the sessions
+	draining chan struct{}          // see Draining
 
 	mu        sync.Mutex
 	sessions  map[*session]struct{}
@@ -100,6 +100,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		gate: gate, places: admission.NewHandshakes(1), serve: engines[cfg.Engine], dial: cfg.Dial,
 		tickets: newTickets(), stats: newStats(), log: cfg.Log, sessions: make(map[*session]struct{}),
+		draining: make(chan struct{}),
 	}
 	s.room.most, s.lane = int64(cfg.Room), newLane(cfg.OrderOpen, cfg.Room)
 	if s.serve == nil {
@@ -114,8 +115,8 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Serve accepts connections until ctx ends, then drains: the listeners close at
-// once, open connections get drain_secs, and what is left is closed. It returns
-// nil after a drain, and the error of a listener that failed for good.
+// once, open connections get drain_secs, and what is left is closed, spread out. It
+// returns nil after a drain, and the error of a listener that failed for good.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -181,29 +182,6 @@ func (s *Server) check(d *destination) {
 	ctx, end := context.WithCancel(s.serving.checking)
 	d.endChecks = end
 	s.serving.checks.Go(func() { d.Run(ctx) })
-}
-
-// drain waits for the open connections, drain_secs at most, and ends the rest.
-func (s *Server) drain() {
-	drain := s.limits.Load().times().drain
-	s.mu.Lock()
-	open := len(s.sessions)
-	s.mu.Unlock()
-	s.log.Info("no new connections are accepted", "open", open, "drain", drain)
-	over := time.AfterFunc(drain, func() {
-		s.mu.Lock()
-		left := make([]*session, 0, len(s.sessions))
-		for session := range s.sessions {
-			left = append(left, session)
-		}
-		s.mu.Unlock()
-		s.log.Info("drain_secs are over: closing what is still open", "open", len(left))
-		for _, session := range left {
-			go session.stop(Drain) // none waits for another's goodbye
-		}
-	})
-	defer over.Stop()
-	s.running.Wait()
 }
 
 // Ready reports whether the edge can serve: nil, or why not.

@@ -22,7 +22,7 @@ type Config struct {
 	TrustProxyFrom        []netip.Prefix `key:"trust_proxy_from" default:"[127.0.0.0/8, ::1/128]" doc:"peers whose PROXY header is believed; all others are refused"`
 	RequireChannelBinding bool           `key:"require_channel_binding" default:"true" doc:"with proxy_protocol: a proof of identity must be bound to the client's TLS session"`
 	ChannelBindingTLV     int            `key:"channel_binding_tlv" default:"228" min:"224" max:"239" doc:"type of the channel binding TLV"`
-	DrainSecs             int            `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open sessions get at shutdown; their closes are spread over at most half of it"`
+	DrainSecs             int            `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open sessions get at shutdown; their closes are spread over at most half of it; in process, limits.drain_secs at most"`
 	Limits                Limits         `key:"limits" doc:"the relay's limits"`
 	OfflineQueue          OfflineQueue   `key:"offline_queue" doc:"what waits for those who are away"`
 	Metrics               MetricsConfig  `key:"metrics" doc:"the relay's own metrics endpoint, where it runs alone"`

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"relayedge/internal/memconn"
+	"relayedge/internal/spread"
 	"relayedge/relaycore/websocket"
 	"relayedge/relaycore/wire"
 )
@@ -284,7 +285,7 @@ func TestDrain(t *testing.T) {
 		sessions, grace int
 		spread          time.Duration
 	}{
-		{100, 30, 99 * drainStep},
+		{100, 30, 99 * spread.Step},
 		{100, 0, 0},
 		{100, 1, 99 * 500 * time.Millisecond / 100},
 		// More than may linger at other times, and none of them closes by itself.

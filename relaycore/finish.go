@@ -32,20 +32,28 @@ func (c *session) finish() {
 	if why.code == 0 {
 		return
 	}
-	// A drain is bounded as a whole, and nobody comes after it. At other times
-	// there may be any number of the ended.
-	by := time.Now().Add(lastWords)
-	linger := why == endDrain
-	if !linger && s.lingers.take() {
-		defer s.lingers.give()
-		linger = true
-	}
-	if !linger {
-		by = time.Now().Add(lastWord)
-	}
-	c.io.CloseAt(by)
 	last := newFrame()
 	last.buf = websocket.AppendClose(last.buf, why.code, why.text)
+	if why == endDrain {
+		// A drain is bounded as a whole, and nobody comes after it.
+		start, written := c.out.close(last)
+		if start {
+			c.startWriter()
+		}
+		c.awaitTaken(written)
+		by := time.Now().Add(lastWords)
+		c.io.CloseAt(by)
+		lingeringClose(c.io, by)
+		return
+	}
+	// At other times there may be any number of the ended.
+	by := time.Now().Add(lastWord)
+	linger := s.lingers.take()
+	if linger {
+		defer s.lingers.give()
+		by = time.Now().Add(lastWords)
+	}
+	c.io.CloseAt(by)
 	start, written := c.out.close(last)
 	if start {
 		c.startWriter()

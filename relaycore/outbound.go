@@ -267,6 +267,13 @@ func (q *outbound) hasRoomToSpare() bool {
 	return q.frames < queueCrowded && q.bytes < queueBytes/2
 }
 
+// held returns how many bytes are queued and being written.
+func (q *outbound) held() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.bytes
+}
+
 // ponged takes a pong: it answers every ping up to its number. It reports
 // whether there was such a ping.
 func (q *outbound) ponged(number uint64) (asked bool) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"runtime/debug"
@@ -79,7 +78,7 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 
 // Serve takes connections from ln until ctx ends, then drains: it closes every
 // session with code 1001, spread over at most half of drain_secs, and cuts what
-// is left at its end. It closes ln, returns after the last connection's end, and
+// is left at the end of drain_secs. It closes ln, returns after the last connection's end, and
 // returns nil unless accepting failed. It is called once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	l := s.start.Limits
@@ -173,54 +172,6 @@ func (s *Server) leave(nc net.Conn) {
 	delete(s.conns, nc)
 	s.mu.Unlock()
 	s.count.open.Add(-1)
-}
-
-// drainStep is how far apart the closes of a drain are while there is time:
-// clients that come back elsewhere should not all come at once.
-const drainStep = 5 * time.Millisecond
-
-// drain ends every connection and returns when all have ended.
-func (s *Server) drain() {
-	grace := s.inForce.Load().drain
-	deadline := time.Now().Add(grace)
-	s.mu.Lock()
-	s.draining = true
-	var sessions []*session
-	for nc, c := range s.conns {
-		if c == nil {
-			nc.Close()
-		} else {
-			sessions = append(sessions, c)
-		}
-	}
-	s.mu.Unlock()
-	ended := make(chan struct{})
-	go func() {
-		s.running.Wait()
-		close(ended)
-	}()
-	if len(sessions) > 0 {
-		s.log.Info("draining", "sessions", len(sessions), "grace_secs", int(grace.Seconds()))
-		step := min(drainStep, grace/2/time.Duration(len(sessions)))
-		rand.Shuffle(len(sessions), func(i, j int) { sessions[i], sessions[j] = sessions[j], sessions[i] })
-		for _, c := range sessions {
-			c.end(endDrain)
-			time.Sleep(step)
-		}
-	}
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	select {
-	case <-ended:
-		return
-	case <-timer.C:
-	}
-	s.mu.Lock()
-	for nc := range s.conns {
-		nc.Close()
-	}
-	s.mu.Unlock()
-	<-ended
 }
 
 // panicked reports a fault of one connection, which alone it ends.

@@ -132,7 +132,13 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	tasks.Go(func() { fail(relay.serve(ctx)) })
+	// The relay's goodbyes go through the edge, which has stopped for newcomers before.
+	relayRuns, drainRelay := context.WithCancel(context.Background())
+	tasks.Go(func() { fail(relay.serve(relayRuns)) })
+	tasks.Go(func() {
+		<-edge.server.Draining()
+		drainRelay()
+	})
 	err = edge.server.Serve(ctx)
 	fail(nil)
 	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {

@@ -31,6 +31,7 @@ func (p *Policy) adapt(doc *policyfile.Document) {
 	if !doc.Clean("relay") {
 		return
 	}
+	p.adaptDrain(doc)
 	edgeOnly := p.Relay.InProcess
 	for name, u := range p.Upstreams {
 		if p.Relay.InProcess && !doc.Written(upstreamKey(name, "addresses")) {

@@ -49,6 +49,7 @@ func (p *Policy) judge(doc *policyfile.Document) {
 	j.loops()
 	j.sockets()
 	j.namespaces()
+	j.drains()
 	if doc.Clean("listeners") && doc.Clean("upstreams") && doc.Clean("relay") {
 		j.relayPath()
 	}

@@ -105,6 +105,12 @@ func TestSectionsTogether(t *testing.T) {
 		{"in process, no TLS to bind a proof to", "relay: {in_process: true}\nlisteners: [" + plain + "]",
 			[]string{"p.yaml:2:52: listeners[0].tls: without TLS there is no session"}},
 		{"in process, no TLS and no binding", "relay: {in_process: true, require_channel_binding: false}\nlisteners: [" + plain + "]", nil},
+		{"in process, a drain longer than the edge's", edge + "relay: {in_process: true, drain_secs: 31}",
+			[]string{"p.yaml:3:39: relay.drain_secs: 31 is longer than limits.drain_secs (30)"}},
+		{"in process, a drain as long as the edge's", edge + "limits: {drain_secs: 40}\nrelay: {in_process: true, drain_secs: 40}", nil},
+		{"in process, a drain that the edge's may not have", edge + "limits: {drain_secs: -1}\nrelay: {in_process: true, drain_secs: 40}",
+			[]string{"p.yaml:3:22: limits.drain_secs: "}},
+		{"its own process, a drain longer than the edge's", edge + "relay: {proxy_protocol: true, drain_secs: 31}", nil},
 		{"its own process, header refused by default", edge + "relay: {}",
 			[]string{"p.yaml:3:1: relay.proxy_protocol: the upstream relay sends a PROXY v2 header that this relay does not expect"}},
 		{"its own process, another upstream", edge + "relay: {}\nupstreams: {relay: {addresses: [\"127.0.0.1:1\"]}}", nil},
@@ -142,6 +148,15 @@ func TestUnwrittenKeysFollowTheRelay(t *testing.T) {
 	}
 	if o := p.Upstreams["other"]; slices.Contains(o.ProxyTLVs, "channel_binding") || o.ChannelBindingTLV != 228 {
 		t.Error("an upstream that leads elsewhere was changed")
+	}
+
+	for written, want := range map[string]int{"": 30, "limits: {drain_secs: 7}\n": 7, "limits: {drain_secs: 0}\n": 0, "limits: {drain_secs: 3600}\n": 30} {
+		if p := mustLoad(t, edge+written+"relay: {in_process: true}"); p.Relay.DrainSecs != want || (p.Origin("relay.drain_secs") == "default, adapted") != (want != 30) {
+			t.Errorf("%s: the relay drains for %d s, %s", written, p.Relay.DrainSecs, p.Origin("relay.drain_secs"))
+		}
+	}
+	if p := mustLoad(t, edge+"limits: {drain_secs: 7}\nrelay: {proxy_protocol: true}"); p.Relay.DrainSecs != 30 {
+		t.Errorf("the drain of a relay in its own process became %d s", p.Relay.DrainSecs)
 	}
 
 	p = mustLoad(t, edge+"relay: {in_process: true, limits: {max_connections_per_ip: 3, max_connections_per_ipv6_48: 4}}")
