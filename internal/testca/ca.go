@@ -2,6 +2,7 @@ package testca
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -41,6 +42,7 @@ type CA struct {
 	replaces int
 	refusal  *Refusal
 	clock    time.Duration
+	held     chan struct{} // closed when requests go on; nil: they do
 }
 
 // Refusal is an answer in place of the CA's own.
@@ -68,7 +70,7 @@ func Start(t testing.TB, o Options) *CA {
 		ErrorLog:       stdlog.New(io.Discard, "", 0),
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !ca.refuses(w, r) {
+		if ca.waits(r.Context()); !ca.refuses(w, r) {
 			proxy.ServeHTTP(w, r)
 		}
 	}))
@@ -107,6 +109,28 @@ func (ca *CA) Refuse(r *Refusal) {
 	ca.mu.Lock()
 	defer ca.mu.Unlock()
 	ca.refusal = r
+}
+
+// Hold has every request wait until release is called.
+func (ca *CA) Hold() (release func()) {
+	held := make(chan struct{})
+	ca.mu.Lock()
+	defer ca.mu.Unlock()
+	ca.held = held
+	return sync.OnceFunc(func() { close(held) })
+}
+
+func (ca *CA) waits(ctx context.Context) {
+	ca.mu.Lock()
+	held := ca.held
+	ca.mu.Unlock()
+	if held == nil {
+		return
+	}
+	select {
+	case <-held:
+	case <-ctx.Done():
+	}
 }
 
 // SetClock has the CA say a time that is off by d.
