@@ -13,7 +13,8 @@
 //     reason that passes is tried again after a pause.
 //  2. listener.admit looks for room among the descriptors and asks the gate, before
 //     any TLS, goroutine, buffer or log line. What is refused is counted, and closed
-//     by listener.refuse; where there is no room, by a plain close. On a
+//     by listener.refuse, unless listener.turnAway finds it a place in the lane
+//     (lane.go): there a CA's validation gets in although the caps are full. On a
 //     listener with trust_proxy_from only the global slot is taken; a peer outside
 //     it is refused. The peers of a unix socket have no address: they take the
 //     global slot alone, and the permissions of the file say who is trusted.

@@ -42,11 +42,18 @@ func usedStorage(t testing.TB) string {
 // startEdge runs relayedge with a whole policy and waits until it has said where it serves.
 func startEdge(t testing.TB, policy string) *edge {
 	t.Helper()
+	return startEdgeBy(t, policy)
+}
+
+// startEdgeBy is startEdge by a command that runs the command line behind it.
+func startEdgeBy(t testing.TB, policy string, by ...string) *edge {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	if err := os.WriteFile(file, []byte(policy), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	e := &edge{process: launch(t, exec.Command(binary(t, "relayedge"), "run", "-c", file), "relayedge")}
+	line := append(by, binary(t, "relayedge"), "run", "-c", file)
+	e := &edge{process: launch(t, exec.Command(line[0], line[1:]...), "relayedge")}
 	metrics, err := e.await(&e.stdout, regexp.MustCompile(`(?m)^metrics: (\S+)$`))
 	if err != nil {
 		t.Fatal(err)

@@ -2,9 +2,11 @@ package testca
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -35,12 +37,15 @@ type CA struct {
 	Directory string // its URL
 	RootFile  string // PEM of what is trusted for it
 
+	management string
+
 	mu       sync.Mutex
 	requests int
 	orders   int
 	replaces int
 	refusal  *Refusal
 	clock    time.Duration
+	held     chan struct{} // closed when requests go on; nil: they do
 }
 
 // Refusal is an answer in place of the CA's own.
@@ -56,8 +61,8 @@ type Refusal struct {
 func Start(t testing.TB, o Options) *CA {
 	t.Helper()
 	certificate, key, pair := selfSigned(t)
-	behind := start(t, o, certificate, key, serveNames(t))
-	ca := &CA{RootFile: certificate}
+	behind, management := start(t, o, certificate, key, serveNames(t))
+	ca := &CA{RootFile: certificate, management: management}
 	proxy := &httputil.ReverseProxy{
 		// The Host stays: pebble makes its URLs of it, and holds them against what is signed.
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -68,7 +73,7 @@ func Start(t testing.TB, o Options) *CA {
 		ErrorLog:       stdlog.New(io.Discard, "", 0),
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !ca.refuses(w, r) {
+		if ca.waits(r.Context()); !ca.refuses(w, r) {
 			proxy.ServeHTTP(w, r)
 		}
 	}))
@@ -107,6 +112,53 @@ func (ca *CA) Refuse(r *Refusal) {
 	ca.mu.Lock()
 	defer ca.mu.Unlock()
 	ca.refusal = r
+}
+
+// IssuerKey is the key that signs the certificates, for who answers in the CA's
+// name. It is known of a CA with Options.OCSP.
+func (ca *CA) IssuerKey(t testing.TB) *rsa.PrivateKey {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}, Timeout: patience}
+	response, err := client.Get("https://" + ca.management + "/intermediate-keys/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		t.Fatalf("no key: HTTP %d, %q", response.StatusCode, text)
+	}
+	key, err := x509.ParsePKCS1PrivateKey(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// Hold has every request wait until release is called.
+func (ca *CA) Hold() (release func()) {
+	held := make(chan struct{})
+	ca.mu.Lock()
+	defer ca.mu.Unlock()
+	ca.held = held
+	return sync.OnceFunc(func() { close(held) })
+}
+
+func (ca *CA) waits(ctx context.Context) {
+	ca.mu.Lock()
+	held := ca.held
+	ca.mu.Unlock()
+	if held == nil {
+		return
+	}
+	select {
+	case <-held:
+	case <-ctx.Done():
+	}
 }
 
 // SetClock has the CA say a time that is off by d.

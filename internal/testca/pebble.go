@@ -62,10 +62,12 @@ type Options struct {
 	Flaky             bool          // it refuses nonces at random, keeps validations and sleeps before them
 	Validity          time.Duration // of its certificates; 0: 90 days
 	EABKeyID, EABKey  string        // if set, it asks for this external account binding
+	OCSP              string        // URL of a responder, which its certificates name
 }
 
-// start runs pebble until the test's end, and returns its address.
-func start(t testing.TB, o Options, certificate, key, dns string) string {
+// start runs pebble until the test's end, and returns its addresses: that of the
+// CA, and that of what it tells tests.
+func start(t testing.TB, o Options, certificate, key, dns string) (address, management string) {
 	t.Helper()
 	program, err := install()
 	if err != nil {
@@ -78,7 +80,7 @@ func start(t testing.TB, o Options, certificate, key, dns string) string {
 		o.Validity = 90 * 24 * time.Hour
 	}
 	type m = map[string]any
-	address, management := freeAddress(t), freeAddress(t)
+	address, management = freeAddress(t), freeAddress(t)
 	pebble := m{
 		"listenAddress": address, "managementListenAddress": management,
 		"certificate": certificate, "privateKey": key,
@@ -90,6 +92,10 @@ func start(t testing.TB, o Options, certificate, key, dns string) string {
 	}
 	if o.Flaky {
 		pebble["retryAfter"] = m{"authz": 1, "order": 1}
+	}
+	if o.OCSP != "" {
+		pebble["ocspResponderURL"] = o.OCSP
+		pebble["keyAlgorithm"] = "rsa" // it tells no other key
 	}
 	if o.EABKeyID != "" {
 		pebble["externalAccountBindingRequired"] = true
@@ -126,7 +132,7 @@ func start(t testing.TB, o Options, certificate, key, dns string) string {
 		conn, err := net.DialTimeout("tcp", address, time.Second)
 		if err == nil {
 			conn.Close()
-			return address
+			return address, management
 		}
 		select {
 		case err := <-exited:

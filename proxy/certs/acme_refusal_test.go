@@ -44,6 +44,42 @@ func TestWithoutHTTP01(t *testing.T) {
 	}
 }
 
+// http_bind may fail at any time: from there the other challenge is used alone.
+func TestHTTP01FailsLater(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, testca.Options{}, "a.example.org")
+	s.cfg.Challenges = []string{challengeHTTP, challengeALPN}
+	s.start()
+	s.obtained(1)
+	if s.store.OrderOpen() {
+		t.Error("tls-alpn-01 was asked for first")
+	}
+	s.store.WithoutHTTP01()
+	s.cfg.Domains = append(s.cfg.Domains, "b.example.org")
+	release := s.ca.Hold()
+	s.reloaded()
+	seen := make(chan bool)
+	over := make(chan struct{})
+	go func() {
+		open := false
+		for {
+			select {
+			case <-over:
+				seen <- open
+				return
+			case <-time.After(100 * time.Microsecond):
+				open = open || s.store.OrderOpen()
+			}
+		}
+	}()
+	release()
+	s.obtained(2)
+	close(over)
+	if !<-seen {
+		t.Error("tls-alpn-01 was not asked for")
+	}
+}
+
 func TestTwentyStartsPlaceOneOrder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, testca.Options{}, "a.example.org")
