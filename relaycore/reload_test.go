@@ -188,7 +188,7 @@ func TestByteRateIsLive(t *testing.T) {
 			t.Errorf("throttled, it took %v", took)
 		}
 		w.reload(nil)
-		time.Sleep(100 * time.Second) // what it owes, it owes as time
+		time.Sleep(150 * time.Second) // what it owes, it owes as time
 		if took := send(65000); took != 0 {
 			t.Errorf("unthrottled again, it took %v", took)
 		}
@@ -239,13 +239,17 @@ func TestLoweredByteBudget(t *testing.T) {
 				want[wire.MessageAck](a)
 			}
 		}
+		synctest.Wait()
 		w.reload(func(c *Config) {
 			c.Limits.OutboundBudgetBytes, c.Limits.MaxMessageBytes, c.Limits.BufferBudgetBytes = 16<<20, 1<<20, 4<<20
 		})
 		time.Sleep(time.Second)
 		w.wantOnly(ReasonOutboundShed, 0)
 		h.talk(100)
-		w.wantOnly(ReasonOutboundShed, 1)
+		synctest.Wait()
+		if n := w.rejected(ReasonOutboundShed); n != 1 {
+			t.Errorf("%d sessions were shed", n)
+		}
 		w.within()
 		want[wire.CircuitClosed](a)
 		a.quiet() // the other one stays
@@ -478,7 +482,6 @@ func TestManyReloads(t *testing.T) {
 // Reloads beside traffic: what is read of the policy is read safely.
 func TestReloadBesideTraffic(t *testing.T) {
 	bubble(t, fronted, func(t *testing.T, w *world) {
-		h := w.honest()
 		stop := make(chan struct{})
 		var reloading sync.WaitGroup
 		reloading.Go(func() {
@@ -489,14 +492,18 @@ func TestReloadBesideTraffic(t *testing.T) {
 				default:
 				}
 				w.reload(func(c *Config) { c.Limits.MaxConnections, c.Limits.OutboundBudgetBytes = 1000+i%50, 1<<29+i })
-				runtime.Gosched()
+				time.Sleep(time.Microsecond)
 			}
 		})
 		for i := range 100 {
-			h.talk(100)
-			p := w.as(client(i), i)
-			p.request(wire.Blinded, 1, tokenOf(i))
-			p.nc.Close()
+			a, b := w.as(client(2*i), 2*i), w.as(client(2*i+1), 2*i+1)
+			circuit := w.pairUp(a, b)
+			a.send(wire.Send{Circuit: circuit, ID: messageID(i), Payload: make([]byte, 100)})
+			want[wire.Message](b)
+			want[wire.MessageAck](a)
+			a.request(wire.Blinded, 1, tokenOf(i))
+			a.nc.Close()
+			b.nc.Close()
 		}
 		close(stop)
 		reloading.Wait()
