@@ -70,6 +70,7 @@ func run(ctx context.Context, p *policy.Policy, file string, hangups <-chan os.S
 	if err != nil {
 		return err
 	}
+	asked := service.OpenControl(control.Config(p.Relay.Control), log)
 	expects := "expecting no PROXY header"
 	if p.Relay.ProxyProtocol {
 		expects = "behind a PROXY v2 header"
@@ -80,7 +81,6 @@ func run(ctx context.Context, p *policy.Policy, file string, hangups <-chan os.S
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
 	}
 	reloader := newReloader(p, file, relay, log)
-	asked := service.OpenControl(control.Config(p.Relay.Control), log)
 	tasks.Go(func() { reloader.Control(background, asked, hangups) })
 	context.AfterFunc(ctx, reloader.Stop)
 	return relay.Serve(ctx, socket)

@@ -120,13 +120,13 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	if err != nil {
 		return err
 	}
+	socket := from.openControl(p, log)
 	report(log, p, edge.listeners, edge.upstreams, d)
 	announce(out, p, edge, relay, metrics)
 	if challenges != nil {
 		fmt.Fprintf(out, "http-01 and redirects to https: http://%s\n", challenges.Addr())
 	}
 
-	socket := from.openControl(p, log)
 	tasks.Go(func() { reloader.Control(background, socket, from.hangups) })
 	context.AfterFunc(ctx, reloader.Stop)
 

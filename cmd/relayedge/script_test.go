@@ -30,6 +30,7 @@ var update = flag.Bool("update", false, "rewrite the golden files of the scripts
 //	background NAME PROGRAM [ARG...]   start a program
 //	await NAME stdout|stderr PATTERN   wait until it wrote PATTERN; (?P<VAR>...) sets $VAR
 //	signal NAME                        send it SIGTERM
+//	hangup NAME                        send it SIGHUP
 //	ended NAME CODE                    wait until it ended by itself with exit code CODE
 //	shows URL PATTERN                  wait until the body at URL matches PATTERN
 //	status URL CODE                    wait until URL answers with the HTTP status CODE
@@ -71,6 +72,7 @@ func TestScripts(t *testing.T) {
 			"background":   takes(-2, background),
 			"await":        takes(3, await),
 			"signal":       takes(1, signalProcess),
+			"hangup":       takes(1, hangUp),
 			"ended":        takes(2, ended),
 			"shows":        takes(2, shows),
 			"status":       takes(2, status),
@@ -173,6 +175,10 @@ func await(ts *testscript.TestScript, args []string) {
 
 func signalProcess(ts *testscript.TestScript, args []string) {
 	ts.Check(processOf(ts, args[0]).cmd.Process.Signal(syscall.SIGTERM))
+}
+
+func hangUp(ts *testscript.TestScript, args []string) {
+	ts.Check(processOf(ts, args[0]).cmd.Process.Signal(syscall.SIGHUP))
 }
 
 func ended(ts *testscript.TestScript, args []string) {
