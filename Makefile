@@ -33,8 +33,9 @@ vuln:
 	*) echo "govulncheck: NOT RUN to its end, see above";; \
 	esac
 
+# The tests meet real programs; a slow machine may take its time for them.
 race:
-	$(GO) test -race -shuffle=on ./...
+	$(GO) test -race -shuffle=on -timeout 20m ./...
 
 test:
 	$(GO) test ./...

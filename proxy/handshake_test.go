@@ -322,6 +322,10 @@ func TestCertificateUnavailable(t *testing.T) {
 // runs from accept and which no byte extends; others get in meanwhile.
 func TestStalledHandshake(t *testing.T) {
 	const life = 10 * time.Second
+	clients := 5000
+	if underRace { // under which a handshake is many times dearer
+		clients = 1000
+	}
 	states := map[string]func(c *memconn.Conn, first []byte){
 		"nothing sent":        func(*memconn.Conn, []byte) {},
 		"three bytes":         func(c *memconn.Conn, first []byte) { c.Write(first[:3]) },
@@ -338,7 +342,6 @@ func TestStalledHandshake(t *testing.T) {
 	for name, stall := range states {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				const clients = 5000
 				e := newEdge(t, func(c *edgeConfig) {
 					terminating(c)
 					c.limits.MaxHandshakes = clients + 1

@@ -123,6 +123,7 @@ func clients(t *testing.T, e *edge, n, clientPort int) (through []net.Conn, refu
 // once and by name; the relay is not blamed, nothing spins, and a port that is
 // given back serves the next.
 func TestLocalPorts(t *testing.T) {
+	t.Parallel()
 	if !inNamespace(t) {
 		return
 	}
@@ -188,6 +189,7 @@ func TestLocalPorts(t *testing.T) {
 
 // With two addresses to connect from there are ports for all.
 func TestSourceAddresses(t *testing.T) {
+	t.Parallel()
 	if !inNamespace(t) {
 		return
 	}

@@ -25,6 +25,11 @@ var binaries struct {
 var metricsPortHeld bool
 
 func TestMain(m *testing.M) {
+	if raceDetector {
+		// A program under the race detector stays for a second before it exits, for
+		// races at its very end; there are hundreds of exits.
+		os.Setenv("GORACE", "atexit_sleep_ms=20 "+os.Getenv("GORACE"))
+	}
 	// Held from beginning to end, so that no test depends on which of the edges
 	// that run without a file gets it.
 	metricsPort, err := net.Listen("tcp", "127.0.0.1:9090")

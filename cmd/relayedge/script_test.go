@@ -58,6 +58,7 @@ func TestScripts(t *testing.T) {
 			env.Values[stageKey{}] = s
 			env.Defer(s.clear)
 			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			example, err := filepath.Abs("../../config.example.yaml")
 			env.Setenv("EXAMPLE", example)
 			return err
