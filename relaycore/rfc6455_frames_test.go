@@ -56,7 +56,7 @@ func TestSuiteFraming(t *testing.T) {
 	for _, n := range []uint64{0, 1, 125, 126, 65535, 1 << 63, 1<<64 - 1} {
 		add(rfcCase{name: fmt.Sprintf("64-bit form of %d", n), send: sends(long(0x82, 127, n)), fails: 1002})
 	}
-	for _, n := range []uint64{4<<20 + 1, 1 << 31, 1 << 32, 1<<32 + 43, 1<<63 - 1} {
+	for _, n := range []uint64{suiteLimit + 1, 1 << 31, 1 << 32, 1<<32 + 43, 1<<63 - 1} {
 		add(rfcCase{name: fmt.Sprintf("length %d", n), send: sends(long(0x82, 127, n)), fails: 1009})
 		add(rfcCase{name: fmt.Sprintf("first fragment of %d", n), send: sends(long(0x02, 127, n)), fails: 1009})
 		add(rfcCase{name: fmt.Sprintf("second fragment of %d", n),
