@@ -17,13 +17,12 @@ import (
 // Many who take nothing of what is sent to them cost one who reads nothing, and
 // no more memory than the budget; they are gone by the end of the writer's stall.
 func TestSlowSubscribers(t *testing.T) {
-	subscribers := 200
+	subscribers, size := 200, 16<<10
 	if raceEnabled {
-		subscribers = 60
+		subscribers, size = 30, 32<<10
 	}
-	const size = 16 << 10
 	// Room for what half of them can hold.
-	limit := max(16<<20, subscribers*size*30/2)
+	limit := max(16<<20, subscribers*size*15)
 	bubble(t, func(c *Config) {
 		big(c)
 		c.Limits.MaxConnectionsPerIP, c.Limits.OutboundBudgetBytes = 0, limit
@@ -78,7 +77,7 @@ func TestSlowSubscribers(t *testing.T) {
 // Who reads slowly but does read is cut by no timer: its sender is slowed, and
 // every message comes, in order.
 func TestSlowReaders(t *testing.T) {
-	const messages = 2000
+	const messages = 1000
 	for _, tc := range []struct {
 		name  string
 		every time.Duration // of the sender's messages; 0: as fast as it can
