@@ -82,7 +82,7 @@ type outbound struct {
 	frames      int    // queued and being written
 	bytes       int
 	first, last *waiter
-	pong        []byte // answer to the latest ping, not queued yet
+	pong        *frame // pongs that are owed and not queued yet, in one piece; nil: none
 	pinging     bool   // a ping is queued and not written
 	pings       []sentPing
 	more        bool          // something may wait in the relay's stores
@@ -155,6 +155,39 @@ func (q *outbound) grant() {
 	}
 }
 
+// pongBytes is what the pongs that are owed may take: 16 of the longest, which
+// fit in a fresh frame's buffer.
+const pongBytes = 16 * (2 + websocket.MaxControl)
+
+// owePong adds a pong to those that are owed. Where they would take too much,
+// the earlier ones are dropped: the latest ping is the one that must be answered
+// (RFC 6455, section 5.5.3).
+func (q *outbound) owePong(payload []byte) {
+	if q.pong == nil {
+		q.pong = newFrame()
+		q.account.add(cap(q.pong.buf))
+	}
+	f := q.pong
+	if len(f.buf)+websocket.HeaderSize(len(payload))+len(payload) > pongBytes {
+		f.buf = f.buf[:0]
+	}
+	f.buf = websocket.AppendFrame(f.buf, websocket.Pong, payload)
+}
+
+// queuePongs puts the pongs that are owed before everything else.
+func (q *outbound) queuePongs() {
+	f := q.pong
+	if f == nil {
+		return
+	}
+	f.next, q.pong = q.head, nil
+	if q.head = f; q.tail == nil {
+		q.tail = f
+	}
+	q.frames++
+	q.bytes += len(f.buf)
+}
+
 // take moves queued frames into buf, as many as fit, and returns what to write.
 // A frame that is too large for buf is returned alone, in its own memory; nil
 // means that nothing is queued and the writer has ended; refill, that it goes on
@@ -162,17 +195,7 @@ func (q *outbound) grant() {
 func (q *outbound) take(buf []byte) (b []byte, refill bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.pong != nil {
-		f := newFrame()
-		f.buf = websocket.AppendFrame(f.buf, websocket.Pong, q.pong)
-		f.next, q.pong = q.head, nil
-		if q.head = f; q.tail == nil {
-			q.tail = f
-		}
-		q.frames++
-		q.bytes += len(f.buf)
-		q.account.add(cap(f.buf))
-	}
+	q.queuePongs()
 	if q.head == nil && q.more {
 		q.more = false
 		return nil, true
@@ -314,15 +337,16 @@ func (q *outbound) forgive(now time.Time) {
 
 // shut lets nothing more in. Waiters learn that theirs was not queued.
 func (q *outbound) shut() {
-	q.closed, q.pong, q.more = true, nil, false
+	q.closed, q.more = true, false
 	for w := q.first; w != nil; w = w.next {
 		close(w.settled)
 	}
 	q.first, q.last = nil, nil
 }
 
-// forget frees what is queued.
+// forget frees what is queued, and the pongs that are owed.
 func (q *outbound) forget() {
+	q.queuePongs()
 	q.release(q.head)
 	q.head, q.tail = nil, nil
 }
@@ -343,6 +367,7 @@ func (q *outbound) close(last *frame) (start bool, done <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.shut()
+	q.queuePongs() // what was asked for before the end is answered
 	q.push(last, nil)
 	q.idle = make(chan struct{})
 	return q.wakes(), q.idle

@@ -91,8 +91,8 @@ func (c *session) ping() {
 	c.offer(f)
 }
 
-// answerPing owes the client a pong. Of several pings that wait for theirs only
-// the latest gets one (RFC 6455, section 5.5.3), so pings cannot fill the queue.
+// answerPing owes the client a pong. Pongs that wait share one small frame, so
+// pings cannot fill the queue.
 func (c *session) answerPing(payload []byte) {
 	q := &c.out
 	q.mu.Lock()
@@ -100,12 +100,13 @@ func (c *session) answerPing(payload []byte) {
 		q.mu.Unlock()
 		return
 	}
-	q.pong = append(make([]byte, 0, len(payload)), payload...)
+	q.owePong(payload)
 	start := q.wakes()
 	q.mu.Unlock()
 	if start {
 		c.startWriter()
 	}
+	c.server.outboundBudget.makeRoom()
 }
 
 // delivery is what became of a message for another session.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"testing"
 	"unicode/utf8"
 
@@ -79,40 +80,60 @@ func nonMinimal(stream []byte) bool {
 	}
 }
 
+// parsed is what a parser makes of a stream in pieces of the given sizes, over
+// and over (none: all at once), and the code that ended it, if one did.
+func parsed(t *testing.T, limit int, stream, pieces []byte) (events []Event, code Code) {
+	p := NewParser(limit)
+	rest := bytes.Clone(stream)
+	for i := 0; len(rest) > 0; i++ {
+		n := len(rest)
+		if len(pieces) > 0 {
+			n = min(int(pieces[i%len(pieces)])+1, n)
+		}
+		in := rest[:n]
+		rest = rest[n:]
+		for len(in) > 0 {
+			ev, used, err := p.Next(in)
+			in = in[used:]
+			if v, ok := errors.AsType[*Violation](err); ok {
+				return events, v.Code
+			}
+			if ev.Op != Continuation {
+				events = append(events, Event{ev.Op, bytes.Clone(ev.Payload)})
+			} else if len(in) > 0 {
+				t.Fatal("bytes are left without an event")
+			}
+		}
+		if p.Buffered() > 2*limit+2*MaxControl {
+			t.Fatalf("%d bytes are held", p.Buffered())
+		}
+	}
+	return events, 0
+}
+
+func sameEvent(a, b Event) bool { return a.Op == b.Op && bytes.Equal(a.Payload, b.Payload) }
+
 func FuzzParser(f *testing.F) {
-	f.Add(raw(0x82, "hello"), uint8(3))
-	f.Add(join(raw(0x02, "a"), raw(0x89, "p"), raw(0x80, "b")), uint8(1))
-	f.Add(raw(0x88, "\x03\xe8bye"), uint8(200))
-	f.Add([]byte("\x82\xff\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), uint8(5))
-	f.Add(raw(0x82, string(make([]byte, 300))), uint8(20))
-	f.Add(bytes.Repeat(raw(0x00, ""), 3), uint8(2))
-	f.Fuzz(func(t *testing.T, stream []byte, piece uint8) {
+	f.Add(raw(0x82, "hello"), []byte{3})
+	f.Add(join(raw(0x02, "a"), raw(0x89, "p"), raw(0x80, "b")), []byte{0, 7, 1})
+	f.Add(raw(0x88, "\x03\xe8bye"), []byte{200})
+	f.Add([]byte("\x82\xff\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), []byte{5})
+	f.Add(raw(0x82, string(make([]byte, 300))), []byte{20, 1})
+	f.Add(bytes.Repeat(raw(0x00, ""), 3), []byte{2})
+	f.Add(join(raw(0x02, ""), raw(0x00, string(make([]byte, 400))), raw(0x00, string(make([]byte, 100))), raw(0x80, "z")), []byte{90})
+	f.Add(join(raw(0x81, "\xc3\x28"), raw(0x82, "b")), []byte{1})
+	f.Add(join(raw(0x89, string(make([]byte, 125))), raw(0x8a, ""), raw(0x88, "\x03\xe8\xff")), []byte{0})
+	f.Fuzz(func(t *testing.T, stream, pieces []byte) {
 		const limit = 500
 		if len(stream) > 20000 || nonMinimal(stream) {
 			return
 		}
 		want, wantRefused := judged(stream, limit)
-		p := NewParser(limit)
-		var got []Event
-		refused := false
-	stream:
-		for rest := bytes.Clone(stream); len(rest) > 0; {
-			in := rest[:min(int(piece)+1, len(rest))]
-			rest = rest[len(in):]
-			for len(in) > 0 {
-				ev, n, err := p.Next(in)
-				in = in[n:]
-				if err != nil {
-					refused = true
-					break stream
-				}
-				if ev.Op != Continuation {
-					got = append(got, Event{ev.Op, bytes.Clone(ev.Payload)})
-				}
-			}
-			if p.Buffered() > 2*limit+2*MaxControl {
-				t.Fatalf("%d bytes are held", p.Buffered())
-			}
+		got, code := parsed(t, limit, stream, pieces)
+		refused := code != 0
+		// However the stream is cut, the outcome is one.
+		if whole, wholeCode := parsed(t, limit, stream, nil); code != wholeCode || !slices.EqualFunc(got, whole, sameEvent) {
+			t.Fatalf("%d events and %d in pieces, %d events and %d at once", len(got), code, len(whole), wholeCode)
 		}
 		// A fault may show here before the oracle has its whole header.
 		if wantRefused && !refused {
@@ -122,7 +143,7 @@ func FuzzParser(f *testing.F) {
 			t.Fatalf("%d events, the oracle has %d", len(got), len(want))
 		}
 		for i, w := range want {
-			if got[i].Op != w.Op || !bytes.Equal(got[i].Payload, w.Payload) {
+			if !sameEvent(got[i], w) {
 				t.Fatalf("event %d: %x %q, the oracle has %x %q", i, got[i].Op, got[i].Payload, w.Op, w.Payload)
 			}
 		}

@@ -150,22 +150,27 @@ func (p *Parser) payload(chunk []byte) (Event, error) {
 	return Event{Op: Binary, Payload: p.data}, nil
 }
 
-// ended forgets the message that came wholly.
 // Asked says that the control frame which Next returned last was asked for (a
 // pong to a ping of ours): it does not count among those that a client may send
 // on its own.
 func (p *Parser) Asked() { p.controls = max(0, p.controls-1) }
 
+// ended forgets the message that came wholly.
 func (p *Parser) ended() { p.open, p.fragments, p.controls = false, 0, 0 }
 
-// grow returns p.data with room for n more bytes: doubling, but never beyond
-// what the current frame still announces.
+// grow returns p.data with room for n more bytes: doubling, so that a message of
+// many small pieces is not copied for each, but never beyond what the message
+// can have: what its last frame announces, or the limit before that came.
 func (p *Parser) grow(n int) []byte {
 	want := len(p.data) + n
 	if want <= cap(p.data) {
 		return p.data
 	}
-	c := max(want, min(2*cap(p.data), want+p.remaining))
+	most := p.limit
+	if p.fin {
+		most = want + p.remaining
+	}
+	c := max(want, min(2*cap(p.data), most))
 	return append(make([]byte, 0, c), p.data...)
 }
 

@@ -191,6 +191,26 @@ func TestAnnouncedLengthIsNotMemory(t *testing.T) {
 	}
 }
 
+// A message of many small fragments is not copied for each of them.
+func TestFragmentsAreCopiedSeldom(t *testing.T) {
+	const limit, size = 1 << 20, fragmentBytes
+	stream := join(raw(0x02, ""), bytes.Repeat(raw(0x00, strings.Repeat("a", size)), limit/size-2), raw(0x80, strings.Repeat("z", size)))
+	if n := testing.AllocsPerRun(1, func() {
+		p := NewParser(limit)
+		for in := bytes.Clone(stream); len(in) > 0; {
+			ev, used, err := p.Next(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if in = in[used:]; len(in) == 0 && len(ev.Payload) != limit-size {
+				t.Fatalf("%d bytes", len(ev.Payload))
+			}
+		}
+	}); n > 30 {
+		t.Errorf("memory was taken %v times", n)
+	}
+}
+
 // What was handed out is not held once the next bytes come, or Forget is called.
 func TestMemoryIsGivenBack(t *testing.T) {
 	for _, let := range []func(*Parser){

@@ -74,7 +74,7 @@ type Answer struct {
 // for the Date of a response.
 func (e Endpoint) Judge(head []byte, now time.Time) Answer {
 	refuse := func(status int) Answer { return Answer{Response: Response(status, true, now)} }
-	if bareNewline(head) {
+	if ambiguous(head) {
 		return refuse(http.StatusBadRequest)
 	}
 	r, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(head), 512))
@@ -139,10 +139,24 @@ func Response(status int, body bool, now time.Time) []byte {
 	return []byte(head + content)
 }
 
-// bareNewline reports a line that does not end in CR LF, which two parsers could read in two ways.
-func bareNewline(head []byte) bool {
+// ambiguous reports a head that two parsers could read in two ways: a line that
+// does not end in CR LF or that continues the one before, or a character that no
+// field value may have (RFC 9112, sections 2.2 and 5.2; RFC 9110, section 5.5).
+func ambiguous(head []byte) bool {
 	for i, c := range head {
-		if c == '\n' && (i == 0 || head[i-1] != '\r') {
+		before, behind := byte(0), byte(0)
+		if i > 0 {
+			before = head[i-1]
+		}
+		if i+1 < len(head) {
+			behind = head[i+1]
+		}
+		switch {
+		case c == '\n' && before != '\r', c == '\r' && behind != '\n':
+			return true
+		case (c == ' ' || c == '\t') && before == '\n':
+			return true
+		case c < ' ' && c != '\t' && c != '\r' && c != '\n', c == 0x7f:
 			return true
 		}
 	}

@@ -150,18 +150,3 @@ func TestHeadLength(t *testing.T) {
 		}
 	}
 }
-
-func FuzzJudge(f *testing.F) {
-	f.Add([]byte(request))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := HeadLength(b, 0)
-		if err != nil || n == 0 {
-			return
-		}
-		a := relay.Judge(b[:n], when)
-		r, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(a.Response)), nil)
-		if err != nil || a.Upgraded != (r.StatusCode == 101) {
-			t.Fatalf("%q, %v", a.Response, err)
-		}
-	})
-}
