@@ -85,6 +85,8 @@ var rules = []struct {
 	{"cobra in cmd", onlyIn("github.com/spf13", []string{"cmd"}), edge{from: "internal/policyfile", to: "github.com/spf13/pflag"}, "github.com/spf13/cobra"},
 	{"siphash in admission", onlyIn("github.com/dchest/siphash", []string{"admission"}), edge{from: "relaycore", to: "github.com/dchest/siphash"}, "github.com/dchest/siphash"},
 	{"bart in admission", onlyIn("github.com/gaissmai/bart", []string{"admission"}), edge{from: "proxy", to: "github.com/gaissmai/bart"}, "github.com/gaissmai/bart"},
+	{"bbolt in the mailbox", onlyIn("go.etcd.io/bbolt", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "go.etcd.io/bbolt"}, "go.etcd.io/bbolt"},
+	{"x/crypto in the mailbox", onlyIn("golang.org/x/crypto", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "golang.org/x/crypto/chacha20poly1305"}, "golang.org/x/crypto"},
 
 	{"rapid in tests", onlyTests("pgregory.net/rapid"), edge{from: "admission", to: "pgregory.net/rapid"}, "pgregory.net/rapid"},
 	{"goleak in tests", onlyTests("go.uber.org/goleak"), edge{from: "proxy", to: "go.uber.org/goleak"}, "go.uber.org/goleak"},
