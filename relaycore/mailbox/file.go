@@ -125,9 +125,13 @@ func openDB(path string, o options) (*bbolt.DB, error) {
 		var file *os.File
 		var db *bbolt.DB
 		err := guarded(func() (err error) {
+			if err = walk(path); err != nil {
+				return err
+			}
 			db, err = bbolt.Open(path, 0o600, &bbolt.Options{
 				Timeout: lockWait,
-				// The file is read as a whole at the start anyway, which finds its free pages.
+				// Where much is free, writing down what is would cost more than what is
+				// written. It is found at the start instead.
 				NoFreelistSync: true,
 				FreelistType:   bbolt.FreelistMapType,
 				NoSync:         o.noSync,
@@ -158,6 +162,27 @@ func openDB(path string, o options) (*bbolt.DB, error) {
 		}
 	}
 	return nil, errors.New("it is being replaced all the time")
+}
+
+// walk looks at every page that is in use, if there is a file. The database does
+// the same when it opens a file for writing, but on a goroutine of its own, whose
+// panic over a damaged page would end the process.
+func walk(path string) error {
+	if info, err := os.Stat(path); errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
+			return b.ForEach(func(_, _ []byte) error { return nil })
+		})
+	})
 }
 
 // guarded runs f. A panic of the database, or a page of its file that cannot be
