@@ -108,6 +108,10 @@ func openFile(path string, key Key, l Limits, now time.Time, o options) (_ *File
 	if err != nil {
 		return nil, err
 	}
+	// A file that was made just now must keep its name over a crash.
+	if err := syncFolder(path); err != nil {
+		return nil, err
+	}
 	f.opened.Messages = f.book.count.Messages
 	f.book.pass(now)
 	f.opened.Expired = int(f.book.count.Expired)
@@ -288,12 +292,12 @@ func (f *File) scan(now time.Time) (live int64, err error) {
 // Opened returns what was found when the file was opened.
 func (f *File) Opened() Opened { return f.opened }
 
-// Fault returns why the file takes nothing at present, and how often writing to
-// it has failed. The error is nil while all is well.
-func (f *File) Fault() (now error, failed uint64) {
+// Fault returns how often writing to the file has failed, and why it takes
+// nothing at present; the error is nil while it does.
+func (f *File) Fault() (failed uint64, now error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.stuck, f.faults
+	return f.faults, f.stuck
 }
 
 // Put implements [Store].

@@ -68,7 +68,7 @@ func fillDisk(path string) error {
 			return fmt.Errorf("the disk has room again, and still: %w", err)
 		}
 	}
-	if now, failed := f.Fault(); now != nil || failed == 0 {
+	if failed, now := f.Fault(); now != nil || failed == 0 {
 		return fmt.Errorf("fault %v, %d failed", now, failed)
 	}
 	if err := f.Put(letter(2, 8, 3000, "last"), start); err != nil {
@@ -107,7 +107,7 @@ func TestReadOnly(t *testing.T) {
 			t.Errorf("%v does not say why", r)
 		}
 	}
-	if now, failed := f.Fault(); now == nil || failed == 0 {
+	if failed, now := f.Fault(); now == nil || failed == 0 {
 		t.Errorf("%v, %d", now, failed)
 	}
 	want(t, "inbox", inbox(t, f, 1, start), "7:a")

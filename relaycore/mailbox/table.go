@@ -1,5 +1,7 @@
 package mailbox
 
+import "maps"
+
 // table is a map that gives back the memory of a burst, which a map does not do
 // by itself. The keys that have left since the last time pay for it.
 type table[K comparable, V any] struct {
@@ -25,7 +27,5 @@ func (t *table[K, V]) drop(k K) {
 	}
 	old := t.rows
 	t.rows, t.peak = make(map[K]V, len(old)), len(old)
-	for k, v := range old {
-		t.rows[k] = v
-	}
+	maps.Copy(t.rows, old)
 }
