@@ -12,6 +12,7 @@ const (
 	batchMessages = 256
 	batchBytes    = 8 << 20
 	batchGone     = 4096
+	stuckGone     = 8 // while the disk is full: the fewer, the less room it takes
 )
 
 const (
@@ -129,6 +130,9 @@ func (f *File) work(due bool) (b *batch, gone []uint64, bound int) {
 	}
 	if b != nil || due || f.closed || f.stuck == nil && len(f.gone) >= goneMany {
 		n := min(len(f.gone), batchGone)
+		if f.stuck != nil {
+			n = min(n, stuckGone)
+		}
 		gone = f.gone[:n:n]
 		if f.gone = f.gone[n:]; len(f.gone) == 0 {
 			f.gone = nil
@@ -154,7 +158,7 @@ func (f *File) write(b *batch, gone []uint64, bound int) error {
 			messages := tx.Bucket(bucketMessages)
 			messages.FillPercent = 0.9 // new records come behind all others
 			for _, seq := range gone {
-				if err := messages.Delete(recordKey(seq)); err != nil {
+				if err := deleteRecord(messages, seq); err != nil {
 					return err
 				}
 			}
@@ -162,7 +166,7 @@ func (f *File) write(b *batch, gone []uint64, bound int) error {
 				return nil
 			}
 			for i, it := range b.items {
-				if err := messages.Put(recordKey(it.seq), f.sealer.records.seal(it.seq, &b.records[i])); err != nil {
+				if err := putRecord(messages, it.seq, f.sealer.records.seal(it.seq, &b.records[i])); err != nil {
 					return err
 				}
 			}

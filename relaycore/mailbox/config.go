@@ -13,7 +13,7 @@ type Config struct {
 	TTLSecs          int    `key:"ttl_secs" default:"259200" min:"3600" max:"259200" doc:"lifetime of a queued message"`
 	KnockBudgetBytes int    `key:"knock_budget_bytes" default:"16777216" min:"81920" max:"1073741824" doc:"bytes of queued message requests, separate from messages"`
 	File             string `key:"file" default:"" path:"true" doc:"encrypted file that keeps the queue over a restart; empty: the queue is in memory alone"`
-	KeyFile          string `key:"key_file" default:"" path:"true" doc:"key of that file: 64 hexadecimal digits, readable by nobody else"`
+	KeyFile          string `key:"key_file" default:"" path:"true" doc:"key of that file: 64 hexadecimal digits, which others may not read"`
 }
 
 // DefaultConfig returns the defaults of the policy file.

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -253,18 +254,22 @@ func (f *File) scan(now time.Time) (live int64, err error) {
 		b := tx.Bucket(bucketMessages)
 		var scratch []byte
 		var latest time.Duration = -1 << 62
-		err := b.ForEach(func(k, v []byte) error {
-			live += int64(len(k) + len(v))
-			if len(k) != 8 {
+		c := b.Cursor()
+		var sealed []byte
+		for k, v := c.First(); k != nil; {
+			key := k
+			sealed, k, v = appendRecord(sealed[:0], c, k, v)
+			live += int64(len(sealed))
+			if len(key) < 8 {
 				damaged++
-				return nil
+				continue
 			}
-			seq := binary.BigEndian.Uint64(k)
-			r, plain, err := f.sealer.records.open(scratch, seq, v)
+			seq := binary.BigEndian.Uint64(key)
+			r, plain, err := f.sealer.records.open(scratch, seq, sealed)
 			scratch = plain
 			if err != nil || seq == 0 {
 				damaged++
-				return nil
+				continue
 			}
 			// The wall clock may have been set back, and messages stay in order.
 			latest = max(latest, min(0, r.put.Sub(now.Round(0))))
@@ -278,10 +283,9 @@ func (f *File) scan(now time.Time) (live int64, err error) {
 				read: true, // its recipient may have it already, and acknowledge it
 			}
 			f.book.link(&r.recipient, it)
-			return nil
-		})
+		}
 		f.book.seq = max(f.book.seq, b.Sequence())
-		return err
+		return nil
 	})
 	if err == nil && damaged > 0 {
 		err = fmt.Errorf("%d of its messages cannot be read: %w; restore a backup, or move the file away to begin with an empty one", damaged, errRecord)
@@ -368,9 +372,15 @@ func (f *File) load(portion []*item, r *Reader) (out []Held, err error) {
 	var missing []*item
 	err = guarded(func() error {
 		return f.db.View(func(tx *bbolt.Tx) error {
-			b := tx.Bucket(bucketMessages)
+			c := tx.Bucket(bucketMessages).Cursor()
+			var sealed []byte
 			for _, it := range portion {
-				rec, _, err := f.sealer.records.open(nil, it.seq, b.Get(recordKey(it.seq)))
+				if k, v := c.Seek(place(it.seq)); bytes.HasPrefix(k, place(it.seq)) {
+					sealed, _, _ = appendRecord(sealed[:0], c, k, v)
+				} else {
+					sealed = nil
+				}
+				rec, _, err := f.sealer.records.open(nil, it.seq, sealed)
 				if err != nil {
 					missing = append(missing, it)
 					continue

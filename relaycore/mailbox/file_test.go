@@ -195,16 +195,16 @@ func TestOpenRefuses(t *testing.T) {
 		{"a damaged record", func(t *testing.T, path string) {
 			change(t, path, func(tx *bbolt.Tx) error {
 				b := tx.Bucket(bucketMessages)
-				v := bytes.Clone(b.Get(recordKey(2)))
+				v := bytes.Clone(b.Get(partKey(2, 0)))
 				v[40] ^= 1
-				return b.Put(recordKey(2), v)
+				return b.Put(partKey(2, 0), v)
 			})
 		}, testKey, errRecord, "1 of its messages"},
 		{"two records that were swapped", func(t *testing.T, path string) {
 			change(t, path, func(tx *bbolt.Tx) error {
 				b := tx.Bucket(bucketMessages)
-				one, two := bytes.Clone(b.Get(recordKey(1))), bytes.Clone(b.Get(recordKey(2)))
-				return errors.Join(b.Put(recordKey(1), two), b.Put(recordKey(2), one))
+				one, two := bytes.Clone(b.Get(partKey(1, 0))), bytes.Clone(b.Get(partKey(2, 0)))
+				return errors.Join(b.Put(partKey(1, 0), two), b.Put(partKey(2, 0), one))
 			})
 		}, testKey, errRecord, "2 of its messages"},
 		{"no messages", func(t *testing.T, path string) {
@@ -274,7 +274,7 @@ func TestDamageWhileRunning(t *testing.T) {
 	for i := range 3 {
 		mustPut(t, f, letter(1, 7, i, string(rune('a'+i))), start)
 	}
-	if err := f.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMessages).Put(recordKey(2), []byte("damaged")) }); err != nil {
+	if err := f.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMessages).Put(partKey(2, 0), []byte("damaged")) }); err != nil {
 		t.Fatal(err)
 	}
 	r := f.Reader(identity(1))

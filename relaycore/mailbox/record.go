@@ -1,18 +1,27 @@
 package mailbox
 
 import (
+	"bytes"
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
+
+	"go.etcd.io/bbolt"
 
 	"relayedge/relaycore/wire"
 )
 
 // A record of the file is a random nonce of 24 bytes and the sealed message. Its
-// key is its seq, which is its additional data too: a record holds in its own
+// place is its seq, which is its additional data too: a record holds in its own
 // place only. Nonces of that length may be random for any number of records.
+//
+// It is cut into parts of which two fill a page of the database: a page then never
+// has a tail, so that no change copies long neighbours, and even on a full disk a
+// few single pages are enough to take something out. The key of a part is the seq
+// in 8 bytes and the part's number in 2.
 //
 //	1  version of the record: 1
 //	1  flags: bit 0 the sender is a contact
@@ -46,7 +55,51 @@ func randomSalt() []byte {
 	return salt
 }
 
-func recordKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+// partSize is the length of a part, the last one aside.
+const partSize = 2000
+
+func place(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+func partKey(seq uint64, part int) []byte {
+	return binary.BigEndian.AppendUint16(place(seq), uint16(part))
+}
+
+// putRecord writes a sealed record.
+func putRecord(b *bbolt.Bucket, seq uint64, sealed []byte) error {
+	part := 0
+	for piece := range slices.Chunk(sealed, partSize) {
+		if err := b.Put(partKey(seq, part), piece); err != nil {
+			return err
+		}
+		part++
+	}
+	return nil
+}
+
+// deleteRecord takes a record out, if it is there.
+func deleteRecord(b *bbolt.Bucket, seq uint64) error {
+	at := place(seq)
+	for c := b.Cursor(); ; {
+		k, _ := c.Seek(at)
+		if !bytes.HasPrefix(k, at) {
+			return nil
+		}
+		if err := b.Delete(k); err != nil {
+			return err
+		}
+	}
+}
+
+// appendRecord appends the sealed record at the cursor, and moves it behind it.
+// Parts that are missing or in disorder make a record that does not decrypt.
+func appendRecord(dst []byte, c *bbolt.Cursor, k, v []byte) (sealed, nextKey, nextPart []byte) {
+	at := k[:min(8, len(k))]
+	for bytes.HasPrefix(k, at) && k != nil {
+		dst = append(dst, v...)
+		k, v = c.Next()
+	}
+	return dst, k, v
+}
 
 // recordCipher seals records.
 type recordCipher struct{ aead cipher.AEAD }
@@ -65,7 +118,7 @@ func (c recordCipher) seal(seq uint64, r *record) []byte {
 	plain = append(plain, r.payload...)
 	out := make([]byte, nonce, nonce+len(plain)+c.aead.Overhead())
 	rand.Read(out)
-	return c.aead.Seal(out, out, plain, recordKey(seq))
+	return c.aead.Seal(out, out, plain, place(seq))
 }
 
 // open decrypts what is at the place seq into scratch, to which the payload then refers.
@@ -74,7 +127,7 @@ func (c recordCipher) open(scratch []byte, seq uint64, sealed []byte) (r record,
 	if len(sealed) < nonce {
 		return record{}, scratch, errRecord
 	}
-	plain, err = c.aead.Open(scratch[:0], sealed[:nonce], sealed[nonce:], recordKey(seq))
+	plain, err = c.aead.Open(scratch[:0], sealed[:nonce], sealed[nonce:], place(seq))
 	if err != nil || len(plain) < recordHead || plain[0] != recordVersion {
 		return record{}, scratch, errRecord
 	}
