@@ -96,6 +96,7 @@ func TestSendersShareTheDisk(t *testing.T) {
 	if st := f.Stats(start); st.Put != senders+1 {
 		t.Errorf("%+v", st)
 	}
+	defer blocked(t, f)() // the bound is the writer's
 	if f.db.MaxSize != fileBound(1<<30) {
 		t.Errorf("the file may be %d bytes long", f.db.MaxSize)
 	}
