@@ -80,10 +80,11 @@ func TestSendersShareTheDisk(t *testing.T) {
 	if !f.Waits(identity(1), identity(7), start) {
 		t.Error("a message on its way to the disk may be overtaken")
 	}
-	// Nor does its life end before its sender has an answer.
-	f.Expire(start.Add(72 * time.Hour))
+	if portion, err := f.Read(identity(1), 0, 9, 100, start); err != nil || len(portion) != 1 {
+		t.Errorf("%d messages, %v, want the first alone", len(portion), err)
+	}
 	mu.Lock()
-	if st := f.Stats(start); returned != 0 || st.Put != 1 || st.Messages != senders || st.Expired != 1 {
+	if st := f.Stats(start); returned != 0 || st.Put != 1 || st.Messages != senders+1 {
 		t.Errorf("%d have returned, %+v", returned, st)
 	}
 	mu.Unlock()
@@ -99,6 +100,43 @@ func TestSendersShareTheDisk(t *testing.T) {
 	defer blocked(t, f)() // the bound is the writer's
 	if f.db.MaxSize != fileBound(1<<30) {
 		t.Errorf("the file may be %d bytes long", f.db.MaxSize)
+	}
+}
+
+// A message's life does not end before its sender has an answer.
+func TestExpiryOnTheWay(t *testing.T) {
+	f := openTest(t, filepath.Join(t.TempDir(), "mailbox"), plenty(), start)
+	release := blocked(t, f)
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := f.Put(letter(1, 7, 1, "a"), start); err != nil {
+			t.Error(err)
+		}
+	})
+	queued(t, f, 1)
+	f.Expire(start.Add(72 * time.Hour))
+	if st := f.Stats(start); st.Messages != 1 || st.Expired != 0 {
+		t.Errorf("%+v", st)
+	}
+	release()
+	all.Wait()
+	if st := f.Stats(start); st.Put != 1 || st.Messages != 0 || st.Expired != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// What was acknowledged before Close does not come again.
+func TestCloseWritesAcknowledgements(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mailbox")
+	for i := range 20 {
+		f := openTest(t, path, plenty(), start)
+		if o := f.Opened(); o.Messages != 0 {
+			t.Fatalf("round %d: %+v", i, o)
+		}
+		mustPut(t, f, letter(1, 7, 1, "a"), start)
+		inbox(t, f, 1, start)
+		f.Ack(identity(1), ids(1), start)
+		mustClose(t, f)
 	}
 }
 

@@ -74,6 +74,7 @@ func fillDisk(path string) error {
 	if err := f.Put(letter(2, 8, 3000, "last"), start); err != nil {
 		return err
 	}
+	fmt.Println(held - held/2)
 	return f.Close()
 }
 

@@ -248,4 +248,8 @@ func TestDiskFull(t *testing.T) {
 	// Whoever comes next finds what was acknowledged.
 	f := openTest(t, path, plenty(), start)
 	want(t, "inbox", inbox(t, f, 2, start), "8:last")
+	// And nothing of what was acknowledged while the disk was full.
+	if left := fmt.Sprint(len(inbox(t, f, 1, start))); left != strings.TrimSpace(string(out)) {
+		t.Errorf("%s are left, want %s", left, out)
+	}
 }
