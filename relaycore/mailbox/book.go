@@ -23,6 +23,7 @@ type book struct {
 	boxes   table[wire.Identity, *box]
 	ids     table[uint64, *item] // by recipient and id
 	readers table[wire.Identity, *Reader]
+	unread  table[uint64, int]          // of the items that no reader has, by recipient and sender
 	shares  *admission.Shares[struct{}] // charged bytes, by source
 
 	oldest, newest *item // in order of arrival, which is that of expiry
@@ -92,6 +93,21 @@ func (b *book) due() time.Time {
 
 func (b *book) key(recipient *wire.Identity, id *wire.MessageID) uint64 {
 	return maphash.Comparable(b.seed, [2][32]byte{*recipient, *id})
+}
+
+// between stands for a recipient and a sender of it.
+func (b *book) between(recipient, sender *wire.Identity) uint64 {
+	return maphash.Comparable(b.seed, [2]wire.Identity{*recipient, *sender})
+}
+
+// unreads counts it among those that no reader has, or with -1 no longer.
+func (b *book) unreads(it *item, n int) {
+	key := b.between(&it.box.recipient, &it.sender)
+	if n += b.unread.rows[key]; n > 0 {
+		b.unread.set(key, n)
+	} else {
+		b.unread.drop(key)
+	}
 }
 
 func (b *book) sourceKey(p netip.Prefix) uint64 {
@@ -228,6 +244,7 @@ func (b *book) link(recipient *wire.Identity, it *item) {
 	it.same = b.ids.rows[key]
 	b.ids.set(key, it)
 	bx.weigh(it, 1)
+	b.unreads(it, 1)
 	b.shares.Add(&it.holding, Charge(it.size))
 	b.count.Messages++
 }
@@ -276,13 +293,14 @@ func (b *book) unlink(it *item) {
 	} else {
 		b.newest = it.older
 	}
+	if it.reader != nil {
+		b.land(it)
+	}
+	b.unreads(it, -1)
 	b.unname(it)
 	bx.weigh(it, -1)
 	b.shares.Drop(&it.holding)
 	b.count.Messages--
-	if it.reader != nil {
-		b.land(it)
-	}
 	if bx.messages == 0 {
 		b.boxes.drop(bx.recipient)
 	}
@@ -347,18 +365,11 @@ func (b *book) behind(recipient *wire.Identity, after uint64, n, size int, now t
 	return portion
 }
 
+// waits looks at a count, since it is asked for every message that goes past the
+// mailbox. Two pairs with the same hash can only make it say yes for no cause.
 func (b *book) waits(recipient, sender *wire.Identity, now time.Time) bool {
 	b.pass(now)
-	bx := b.boxes.rows[*recipient]
-	if bx == nil {
-		return false
-	}
-	for it := bx.last; it != nil; it = it.before {
-		if it.sender == *sender && it.reader == nil {
-			return true
-		}
-	}
-	return false
+	return b.unread.rows[b.between(recipient, sender)] > 0
 }
 
 func (b *book) stats(now time.Time) Stats {

@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"math"
+	"runtime"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -149,6 +150,16 @@ func fileBound(total int64) int {
 		return math.MaxInt
 	}
 	return int(4*total + spare)
+}
+
+// mapping is how many addresses are kept for a file to grow into: all that it can
+// get, where there are as many to spare.
+func mapping(total int64) int {
+	if math.MaxInt == math.MaxInt32 || runtime.GOOS == "windows" { // where the file would be as long at once
+		return 0
+	}
+	const most = 1 << 40
+	return min(fileBound(total), most)
 }
 
 func (f *File) write(b *batch, gone []uint64, bound int) error {

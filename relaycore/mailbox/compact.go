@@ -1,8 +1,10 @@
 package mailbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -70,6 +72,37 @@ func (f *File) copyTo(path string) error {
 // meanwhile. The copy is encrypted with the same key, which it does not contain.
 func (f *File) Backup(path string) error {
 	err := guarded(func() error { return f.backup(path) })
+	if err != nil {
+		return fmt.Errorf("mailbox backup: %w", err)
+	}
+	return nil
+}
+
+// Copy writes such a copy to w. It is taken beside the file first: a w that is slow
+// must not keep the room of what has left meanwhile from being used again.
+func (f *File) Copy(w io.Writer) error {
+	dir, name := filepath.Split(f.path)
+	part, err := os.CreateTemp(cmp.Or(dir, "."), name+".part-*")
+	if err != nil {
+		return fmt.Errorf("mailbox backup: %w", err)
+	}
+	defer part.Close()
+	// It has no name any more: nothing is left of it, however this process ends.
+	err = os.Remove(part.Name())
+	if err == nil {
+		err = guarded(func() error {
+			return f.db.View(func(tx *bbolt.Tx) error {
+				_, err := tx.WriteTo(part)
+				return err
+			})
+		})
+	}
+	if err == nil {
+		_, err = part.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		_, err = io.Copy(w, part)
+	}
 	if err != nil {
 		return fmt.Errorf("mailbox backup: %w", err)
 	}

@@ -69,13 +69,14 @@ const (
 // caps are the fixed limits; tests make them small.
 type caps struct {
 	messages, steady int
+	portionBytes     int // handed to a reader at one time, a first message of any length aside
 	tracked          int // messages in flight to all readers
 	window           int // messages in flight to one reader
 	windowBytes      int // their payloads, a first message of any length aside
 }
 
 func fixedCaps() caps {
-	return caps{messages: MaxMessages, steady: MaxSteady, tracked: MaxTracked, window: 64, windowBytes: 1 << 20}
+	return caps{messages: MaxMessages, steady: MaxSteady, tracked: MaxTracked, window: 64, windowBytes: 1 << 20, portionBytes: 32 << 10}
 }
 
 // The shares of strangers in one mailbox and of one source in the total.

@@ -176,6 +176,27 @@ func TestReaderWindow(t *testing.T) {
 	})
 }
 
+// What is handed out at a time takes little memory, however much may be in flight.
+func TestReaderPortions(t *testing.T) {
+	each(t, func(t *testing.T, open func(Limits) (Store, *book)) {
+		s, b := open(plenty())
+		if b.caps.portionBytes != 32<<10 {
+			t.Errorf("%+v", b.caps)
+		}
+		b.caps.portionBytes = 10
+		for i, payload := range []string{"six by", "four", "x", "more than a portion", "y"} {
+			mustPut(t, s, letter(1, 7, i, payload), start)
+		}
+		r := s.Reader(identity(1))
+		defer r.Close()
+		want(t, "first", next(t, r, start), "7:six by", "7:four")
+		want(t, "second", next(t, r, start), "7:x")
+		want(t, "one of any length", next(t, r, start), "7:more tha")
+		want(t, "last", next(t, r, start), "7:y")
+		want(t, "end", next(t, r, start))
+	})
+}
+
 // Duplicates are possible, loss is not.
 func TestRedelivery(t *testing.T) {
 	each(t, func(t *testing.T, open func(Limits) (Store, *book)) {
@@ -274,8 +295,23 @@ func TestWaits(t *testing.T) {
 		r := s.Reader(identity(1))
 		want(t, "first", next(t, r, start), "7:a")
 		waits(false, true)
+		mustPut(t, s, letter(1, 7, 4, "d"), start)
+		waits(true, true)
 		r.Close()
 		waits(true, true)
+		b.caps.window = 3
+		r = s.Reader(identity(1))
+		want(t, "all", next(t, r, start), "7:a", "8:b", "7:d")
+		waits(false, false)
+		s.Ack(identity(1), ids(1, 2), start)
+		waits(false, false)
+		r.Close()
+		waits(true, false)
+		s.Expire(start.Add(72 * time.Hour))
+		waits(false, false)
+		if n := len(b.unread.rows); n != 0 {
+			t.Errorf("%d counts are left", n)
+		}
 	})
 }
 

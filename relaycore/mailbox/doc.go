@@ -13,9 +13,8 @@
 // Nothing is dropped to make room, and a limit that is lowered evicts nothing.
 //
 // A connection of the recipient has a [Reader]. Each [Reader.Next] gives what may
-// be written to it at present, at most a window beyond what it has acknowledged,
-// so that a backlog of any length fits beside everything else in its queue. The
-// next portion is due when an ACK has come or something was put. A reader that
+// be written to it next, a little at a time and at most a window beyond what it has
+// acknowledged, so that a backlog of any length takes little of its connection. A reader that
 // ends, or is replaced by a newer one of the same identity, leaves what it has
 // not acknowledged to the next: messages can come twice, and are not lost.
 // [Store.Read] serves those who have no connection.

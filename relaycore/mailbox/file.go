@@ -66,6 +66,7 @@ const lockWait = time.Second
 type options struct {
 	openFile    func(string, int, os.FileMode) (*os.File, error)
 	noSync      bool
+	mapped      int   // addresses that are kept for the file to grow into
 	compactFrom int64 // length of a file that is worth it
 }
 
@@ -85,6 +86,7 @@ func openFile(path string, key Key, l Limits, now time.Time, o options) (_ *File
 			err = fmt.Errorf("mailbox file %s: %w", path, err)
 		}
 	}()
+	o.mapped = mapping(l.TotalBytes)
 	db, err := openDB(path, o)
 	if err != nil {
 		return nil, err
@@ -140,6 +142,8 @@ func openDB(path string, o options) (*bbolt.DB, error) {
 				NoFreelistSync: true,
 				FreelistType:   bbolt.FreelistMapType,
 				NoSync:         o.noSync,
+				// A file that outgrows its mapping waits for all who read, backups included.
+				InitialMmapSize: o.mapped,
 				OpenFile: func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
 					file, err = o.openFile(name, flag, mode)
 					return file, err
@@ -419,11 +423,14 @@ func (f *File) load(portion []*item, r *Reader) (out []Held, err error) {
 }
 
 // Ack implements [Store]. It does not wait for the disk.
-func (f *File) Ack(recipient wire.Identity, ids []wire.MessageID, now time.Time) int {
+func (f *File) Ack(recipient wire.Identity, ids []wire.MessageID, now time.Time) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	defer f.signal()
-	return f.book.ack(&recipient, ids, now)
+	// Most acknowledgements are of messages that were never in a mailbox.
+	if n = f.book.ack(&recipient, ids, now); len(f.gone) > 0 {
+		f.signal()
+	}
+	return n
 }
 
 // Reader implements [Store].

@@ -3,6 +3,7 @@ package mailbox
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -315,6 +316,75 @@ func TestBackup(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.part-*")); len(left) > 0 {
 		t.Errorf("%v is left", left)
+	}
+}
+
+// A copy goes to a writer however slow it is, while the file grows.
+func TestCopy(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "mailbox")
+	f := openTest(t, path, plenty(), start)
+	mustPut(t, f, letter(1, 7, 1, "a"), start)
+	from, to := io.Pipe()
+	copied := make(chan error, 1)
+	go func() {
+		err := f.Copy(to)
+		to.CloseWithError(err)
+		copied <- err
+	}()
+	head := make([]byte, 1)
+	if _, err := io.ReadFull(from, head); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := os.Stat(path)
+	for i := range 16 {
+		mustPut(t, f, sized(letter(2, 7, 2+i, ""), 4<<20), start)
+	}
+	if after, _ := os.Stat(path); after.Size() < before.Size()+64<<20 {
+		t.Fatalf("the file has %d bytes in place of %d: this test tries nothing", after.Size(), before.Size())
+	}
+	rest, err := io.ReadAll(from)
+	if err := errors.Join(err, <-copied); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "copy"), append(head, rest...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "copy", inbox(t, openTest(t, filepath.Join(dir, "copy"), plenty(), start), 1, start), "7:a")
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.part-*")); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+	from.Close()
+	if err := f.Copy(to); err == nil {
+		t.Error("nobody takes the copy, and that is no fault")
+	}
+}
+
+// Nobody who reads keeps a file from growing.
+func TestGrowsBesideReaders(t *testing.T) {
+	f := openTest(t, filepath.Join(t.TempDir(), "mailbox"), plenty(), start)
+	tx, err := f.db.Begin(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	done := make(chan error, 1)
+	go func() {
+		for i := range 8 {
+			if err := f.Put(sized(letter(2, 7, i, ""), 4<<20), start); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("senders wait for a reader")
 	}
 }
 

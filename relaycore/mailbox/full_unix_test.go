@@ -45,9 +45,16 @@ func fillDisk(path string) error {
 	}
 	// What is held is all there and can be acknowledged, which makes room.
 	r := f.Reader(identity(1))
-	portion, err := r.Next(start)
-	if err != nil || len(portion) != held || held == 0 {
-		return fmt.Errorf("%d can be read of %d: %v", len(portion), held, err)
+	var portion []Held
+	for more := true; more; {
+		next, err := r.Next(start)
+		if err != nil {
+			return err
+		}
+		portion, more = append(portion, next...), len(next) > 0
+	}
+	if len(portion) != held || held == 0 {
+		return fmt.Errorf("%d can be read of %d", len(portion), held)
 	}
 	if st := f.Stats(start); st.Messages != held || st.Bytes != int64(held)*Charge(64<<10) {
 		return fmt.Errorf("a refused message has left something: %+v", st)

@@ -93,9 +93,13 @@ func (m *model) next(recipient int) (out []string) {
 	if reader == 0 {
 		return nil
 	}
+	portion := 0
 	for _, it := range m.all {
 		if it.recipient != recipient || it.reader != 0 {
 			continue
+		}
+		if portion += len(it.m.Payload); portion > m.caps.portionBytes && len(out) > 0 {
+			break
 		}
 		tracked, _ := m.inFlight(func(*modelItem) bool { return true })
 		n, bytes := m.inFlight(func(o *modelItem) bool { return o.reader == reader })
@@ -148,7 +152,7 @@ func against(t *rapid.T, kind, path string) {
 		TTL:            time.Minute,
 		Sources:        rapid.Bool().Draw(t, "sources"),
 	}
-	fixed := caps{messages: 16 * rapid.IntRange(1, 2).Draw(t, "messages"), steady: 4, tracked: 6, window: 3, windowBytes: 2000}
+	fixed := caps{messages: 16 * rapid.IntRange(1, 2).Draw(t, "messages"), steady: 4, tracked: 6, window: 3, windowBytes: 2000, portionBytes: 1500}
 	var s Store
 	var b *book
 	now := start

@@ -20,13 +20,15 @@ type Reader struct {
 	over     bool
 }
 
-// Next returns what is to be written to the connection now, in order; nothing
-// while the window is full, when nothing waits, and after Close. Each message is
-// in flight until it is acknowledged, expires, or the reader ends.
+// Next returns what is to be written to the connection next, in order: at most
+// 32 KiB of payload, a first message of any length aside, so that many readers at
+// a time take little memory. It returns nothing while the window is full, when
+// nothing waits, and after Close. Each message is in flight until it is
+// acknowledged, expires, or the reader ends.
 //
-// Ask again after Put for this recipient and after each Ack. Where the relay as a
-// whole has too many messages in flight, what waits is due without either: ask
-// at every keep-alive as well.
+// Ask again once a portion is written, after Put for this recipient and after each
+// Ack. Where the relay as a whole has too many messages in flight, what waits is
+// due without any of these: ask at every keep-alive as well.
 //
 // It waits for a disk, in a [File]. A *DamageError comes with the messages that
 // could be read.
@@ -68,13 +70,15 @@ func (b *book) take(r *Reader, now time.Time) (portion []*item) {
 	if bx == nil || r.over {
 		return nil
 	}
+	size := 0
 	for it := bx.first; it != nil && it.pending == nil; it = it.behind {
 		if it.reader != nil {
 			continue
 		}
-		if !b.mayFly(r, it) {
+		if size += it.size; size > b.caps.portionBytes && len(portion) > 0 || !b.mayFly(r, it) {
 			break
 		}
+		b.unreads(it, -1)
 		it.reader, it.read = r, true
 		r.inFlight++
 		r.bytes += it.size
@@ -100,5 +104,6 @@ func (b *book) land(it *item) {
 	it.reader.inFlight--
 	it.reader.bytes -= it.size
 	it.reader = nil
+	b.unreads(it, 1)
 	b.count.InFlight--
 }
