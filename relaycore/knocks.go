@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/relaycore/mailbox"
 	"relayedge/relaycore/wire"
 )
 
@@ -56,10 +57,10 @@ type knocks struct {
 	line    line[knock]
 }
 
-func newKnocks(q OfflineQueue, sources bool) knocks {
+func newKnocks(q mailbox.Config, sources bool) knocks {
 	return knocks{
 		budget:  int64(q.KnockBudgetBytes),
-		life:    secs(q.TTLSecs),
+		life:    q.TTL(),
 		sources: sources,
 		byPair:  make(map[pair]*knock),
 		targets: make(map[wire.Identity]*doorstep),

@@ -47,6 +47,7 @@ func run(ctx context.Context, p *policy.Policy, log *slog.Logger, out io.Writer)
 	if err != nil {
 		return err
 	}
+	defer relay.Close()
 	socket, err := service.Listen(p.Relay.Bind)
 	if err != nil {
 		return fmt.Errorf("relay.bind: %w", err)

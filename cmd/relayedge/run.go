@@ -215,6 +215,7 @@ func openRelay(p *policy.Policy, log *slog.Logger) (*inProcess, error) {
 	}
 	socket, err := service.Listen(p.Relay.Bind)
 	if err != nil {
+		server.Close()
 		return nil, fmt.Errorf("relay.bind: %w", err)
 	}
 	return &inProcess{server, socket}, nil
@@ -230,6 +231,7 @@ func (r *inProcess) addr() string {
 func (r *inProcess) close() {
 	if r.server != nil {
 		r.socket.Close()
+		r.server.Close()
 	}
 }
 

@@ -164,12 +164,12 @@ func (b *book) full(bx *box, it *item) (Limit, bool) {
 		return LimitRecipientBytes, true
 	}
 	if !it.contact {
-		if bx.strangers >= b.caps.messages/strangersPart || bx.strangerBytes+charge > l.RecipientBytes/strangersPart {
+		if bx.strangers >= b.caps.messages/StrangersPart || bx.strangerBytes+charge > l.RecipientBytes/StrangersPart {
 			return LimitStrangers, true
 		}
 		if l.Sources {
 			messages, bytes := bx.ofStranger(it.source)
-			if messages >= b.caps.messages/strangerPart || bytes+charge > l.RecipientBytes/strangerPart {
+			if messages >= b.caps.messages/StrangerPart || bytes+charge > l.RecipientBytes/StrangerPart {
 				return LimitStrangerSource, true
 			}
 		}
@@ -180,7 +180,7 @@ func (b *book) full(bx *box, it *item) (Limit, bool) {
 	}
 	if l.Sources {
 		holds := b.shares.Of(&it.holding).Amount
-		if holds+charge > max(l.TotalBytes/sourcePart, l.RecipientBytes) || holds > left {
+		if holds+charge > max(l.TotalBytes/SourcePart, l.RecipientBytes) || holds > left {
 			return LimitSource, true
 		}
 	}

@@ -81,7 +81,7 @@ func fixedCaps() caps {
 
 // The shares of strangers in one mailbox and of one source in the total.
 const (
-	strangersPart = 4  // all strangers: a quarter
-	strangerPart  = 16 // one source of strangers: a sixteenth
-	sourcePart    = 16 // one source in the total: a sixteenth
+	StrangersPart = 4  // all strangers: a quarter
+	StrangerPart  = 16 // one source of strangers: a sixteenth
+	SourcePart    = 16 // one source in the total: a sixteenth
 )

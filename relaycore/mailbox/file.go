@@ -59,6 +59,8 @@ var (
 	format         = []byte("relaycore mailbox 1")
 )
 
+var errOpenElsewhere = errors.New("another process has it open")
+
 // lockWait is how long the lock of a file that another process has is waited for.
 const lockWait = time.Second
 
@@ -152,7 +154,7 @@ func openDB(path string, o options) (*bbolt.DB, error) {
 			return err
 		})
 		if errors.Is(err, bbolterrors.ErrTimeout) {
-			return nil, errors.New("another process has it open")
+			return nil, errOpenElsewhere
 		}
 		if err != nil {
 			return nil, err
