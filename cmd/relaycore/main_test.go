@@ -18,7 +18,16 @@ import (
 	"relayedge/cmd/internal/service"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asProgram in the environment makes the test binary the program itself.
+const asProgram = "RELAYCORE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // runLine runs a command line to its end.
 func runLine(t *testing.T, args ...string) (status int, stdout, stderr string) {
