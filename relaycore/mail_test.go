@@ -139,10 +139,14 @@ func TestMailboxWakesItsRecipient(t *testing.T) {
 		circuit := w.blindPair(a, b, 7)
 		b.send(wire.Close{Circuit: circuit}) // a may go on: b has a mailbox
 		synctest.Wait()
+		start := time.Now()
 		if a.posts(circuit, 1, 10) != 0 {
 			t.Fatal("refused")
 		}
 		b.gets(idOf(1), 1, 2)
+		if passed := time.Since(start); passed != 0 {
+			t.Errorf("it came after %v", passed)
+		}
 		a.acks(1, 2)
 		b.acks(2, 3)
 		if st := w.mailStats(); st.Messages != 1 {
