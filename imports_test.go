@@ -88,6 +88,8 @@ var rules = []struct {
 	{"zap in certs", onlyIn("go.uber.org/zap", []string{"proxy/certs"}), edge{from: "proxy", to: "go.uber.org/zap"}, "go.uber.org/zap"},
 	{"siphash in admission", onlyIn("github.com/dchest/siphash", []string{"admission"}), edge{from: "relaycore", to: "github.com/dchest/siphash"}, "github.com/dchest/siphash"},
 	{"bart in admission", onlyIn("github.com/gaissmai/bart", []string{"admission"}), edge{from: "proxy", to: "github.com/gaissmai/bart"}, "github.com/gaissmai/bart"},
+	{"bbolt in the mailbox", onlyIn("go.etcd.io/bbolt", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "go.etcd.io/bbolt"}, "go.etcd.io/bbolt"},
+	{"x/crypto in the mailbox", onlyIn("golang.org/x/crypto", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "golang.org/x/crypto/chacha20poly1305"}, "golang.org/x/crypto"},
 
 	{"go-systemd in hostport", onlyIn("github.com/coreos/go-systemd", []string{"internal/hostport"}), edge{from: "proxy", to: "github.com/coreos/go-systemd/v22/activation"}, "github.com/coreos/go-systemd"},
 

@@ -536,6 +536,7 @@ func TestManyReloads(t *testing.T) {
 					l.Name, l.Socket = "second", memconn.Listen(netip.MustParseAddrPort("198.51.100.5:8443"))
 					c.Listeners = append(c.Listeners[:1], l)
 					up := c.Upstreams["relay"]
+					up.HealthCheckSecs = 0
 					c.Upstreams["second"] = up
 				} else {
 					c.Listeners = c.Listeners[:1]

@@ -37,12 +37,12 @@ func TestSocketOptionsFollowTheLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantSocketOptions(t, front, edge, 64<<10, 600_000)
-	reload, err := edge.Prepare(with(48<<10, 60))
+	reload, err := edge.Prepare(with(48<<10, 300))
 	if err != nil {
 		t.Fatal(err)
 	}
 	reload.Apply()
-	wantSocketOptions(t, front, edge, 96<<10, 60_000)
+	wantSocketOptions(t, front, edge, 96<<10, 300_000)
 }
 
 // wantSocketOptions looks at a connection that front accepts and at one that the

@@ -174,13 +174,3 @@ func (d *directory) keepKnock(c *session, target wire.Identity, content []byte) 
 	d.unlock(now)
 	told.send()
 }
-
-// nextKnock takes out a knock that waits for c's identity; nil: none waits.
-func (d *directory) nextKnock(c *session) *knock {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !c.member.proven {
-		return nil
-	}
-	return d.knocks.next(c.member.identity)
-}

@@ -2,11 +2,14 @@ package relaycore
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"relayedge/relaycore/mailbox"
 	"relayedge/relaycore/wire"
 )
 
@@ -267,4 +270,165 @@ func TestThousandIdentitiesFromOneSite(t *testing.T) {
 			w.wantOnly("", 0)
 		})
 	}
+}
+
+// Strangers and steady contacts do what they can to fill one recipient's mailbox:
+// an honest contact's messages are held all the same, and other mailboxes take what comes.
+func TestOneMailboxIsFilled(t *testing.T) {
+	bubble(t, fronted, func(t *testing.T, w *world) {
+		h := w.bystanders()
+		honest := w.as("198.51.100.9:1", 10_002)
+		other := w.absent(honest, 3, 9001)
+		b := w.as(client(400), 2)
+		circuit := w.blindPair(honest, b, 9000)
+		var steady []*peer
+		var steadyCircuits []uint64
+		for i := range 8 {
+			steady = append(steady, w.as(client(i), 100+i))
+			steadyCircuits = append(steadyCircuits, w.blindPair(steady[i], b, 9100+i))
+		}
+		b.nc.Close()
+		synctest.Wait()
+		sent := 0
+		post := func() {
+			t.Helper()
+			h.meet(wire.Blinded, tokenOf(50_000+sent), tokenOf(50_000+sent))
+			for _, to := range []uint64{circuit, other} {
+				if limit := honest.posts(to, sent, 1<<10); limit != 0 {
+					t.Fatalf("message %d is refused: %v", sent, limit)
+				}
+				sent++
+			}
+		}
+		post()
+		// Strangers, as the message API brings them: 20 sources, each with 1,000 identities.
+		refused, held := map[mailbox.Limit]int{}, 0
+		for i := range 20_000 {
+			err := w.s.mail.put(mailbox.Message{
+				Recipient: idOf(2), Sender: idOf(100_000 + i), ID: messageID(1_000_000 + i), Payload: make([]byte, i%3000),
+				Source: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i % 20)}), 32),
+			}, time.Now())
+			if r, ok := errors.AsType[*mailbox.Refusal](err); ok {
+				refused[r.Limit]++
+			} else {
+				held++
+			}
+			if i%2000 == 0 {
+				post()
+			}
+		}
+		if held != 250 || refused[mailbox.LimitStrangers]+refused[mailbox.LimitStrangerSource] != 20_000-held {
+			t.Fatalf("%d messages of strangers are held, refused %v", held, refused)
+		}
+		// One source of them alone gets a sixteenth of another mailbox.
+		held = 0
+		for i := range 200 {
+			if w.s.mail.put(mailbox.Message{Recipient: idOf(3), Sender: idOf(200_000 + i), ID: messageID(i), Source: netip.MustParsePrefix("192.0.2.1/32")}, time.Now()) == nil {
+				held++
+			}
+		}
+		if held != 62 {
+			t.Fatalf("%d messages of one source of strangers are held", held)
+		}
+		// 8 contacts with steady traffic, who stop for nothing.
+		for i, p := range steady {
+			limits := map[wire.Limit]int{}
+			for n := range 70 {
+				limits[p.posts(steadyCircuits[i], 100_000+100*i+n, mailbox.SteadySize)]++
+			}
+			if limits[0]+limits[wire.LimitMailboxSteady] != 70 || i < 7 && limits[0] != 70 {
+				t.Fatalf("contact %d: %v", i, limits)
+			}
+			post()
+		}
+		if st := w.mailStats(); st.Refused[mailbox.LimitSteady] != 60 {
+			t.Fatalf("%v", st.Refused)
+		}
+		// The honest ones' come all, in order.
+		b = w.as(client(0), 2)
+		next := 0
+		for w.mailStats().Messages > 62+sent/2 {
+			m := want[wire.Message](b)
+			b.send(wire.Ack{IDs: []wire.MessageID{m.ID}})
+			if m.Sender == idOf(10_002) {
+				if m.ID != messageID(next) {
+					t.Fatalf("%x came in place of %d", m.ID[:8], next)
+				}
+				next += 2
+			}
+		}
+		if next != sent {
+			t.Fatalf("%d of %d messages came", next/2, sent/2)
+		}
+	})
+}
+
+// Large messages up to the cap in bytes, then very many small ones, whose weight
+// is that of a row; then many mailboxes, each just under its cap.
+func TestMailboxesAreFilledByBytes(t *testing.T) {
+	const total, each, largest = 4 << 20, 1 << 20, 64 << 10
+	bubble(t, func(c *Config) {
+		fronted(c)
+		l := &c.Limits
+		l.MaxMessageBytes, l.OfflineQueueMaxBytesPerRecipient, l.OfflineQueueMaxTotalBytes = largest, each, total
+	}, func(t *testing.T, w *world) {
+		p := w.as(client(0), 1)
+		circuit := w.absent(p, 2, 7)
+		var held []int
+		refused := 0
+		post := func(n, size int) {
+			switch limit := p.posts(circuit, n, size); limit {
+			case 0:
+				held = append(held, n)
+			case wire.LimitMailboxBytes:
+				refused++
+			default:
+				t.Fatalf("message %d is refused: %v", n, limit)
+			}
+		}
+		for n := range 100 {
+			post(n, largest-wire.SendHead)
+		}
+		for n := range 2000 {
+			post(1000+n, 1)
+		}
+		if large := each / int(mailbox.Charge(largest-wire.SendHead)); len(held) < large+10 || len(held) > large+each/10/mailbox.Overhead {
+			t.Fatalf("%d messages are held", len(held))
+		}
+		if st := w.mailStats(); st.Bytes > each || st.Bytes < each-mailbox.Charge(1) || refused != 2100-len(held) {
+			t.Fatalf("%d bytes are held, %d messages refused", st.Bytes, refused)
+		}
+		w.wantOnly(ReasonQueueOverflow, refused)
+		// Others fill their mailboxes to just under the cap, from a source each.
+		for i := range 8 {
+			q := w.as(client(1+i), 100+i)
+			to := w.absent(q, 200+i, 100+i)
+			for n := range 15 {
+				switch limit := q.posts(to, n, largest-wire.SendHead); limit {
+				case 0:
+				case wire.LimitMailboxTotal, wire.LimitMailboxSource:
+					refused++
+				default:
+					t.Fatalf("refused for %v", limit)
+				}
+			}
+		}
+		if st := w.mailStats(); st.Bytes > total || st.Bytes < total*9/10 {
+			t.Fatalf("%d bytes are held of %d", st.Bytes, total)
+		}
+		w.wantOnly(ReasonQueueOverflow, refused)
+		// Somebody who holds nothing yet still finds a place, and what was accepted comes in order.
+		q := w.as(client(50), 50)
+		if limit := q.posts(w.absent(q, 51, 51), 1, 1000); limit != 0 {
+			t.Fatalf("refused for %v", limit)
+		}
+		b := w.as(client(60), 2)
+		for _, n := range held {
+			if got := want[wire.Message](b); got.ID != messageID(n) {
+				t.Fatalf("%x came in place of %d", got.ID[:8], n)
+			}
+			b.acks(n, n+1)
+		}
+		b.quiet()
+	})
 }

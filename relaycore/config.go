@@ -11,6 +11,7 @@ import (
 	"relayedge/internal/hostport"
 	"relayedge/internal/keyfault"
 	"relayedge/internal/telemetry"
+	"relayedge/relaycore/mailbox"
 )
 
 // Config is the relay section of the policy. The tags are read by the policy file.
@@ -24,7 +25,7 @@ type Config struct {
 	ChannelBindingTLV     int            `key:"channel_binding_tlv" default:"228" min:"224" max:"239" doc:"type of the channel binding TLV"`
 	DrainSecs             int            `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open sessions get at shutdown; their closes are spread over at most half of it; in process, limits.drain_secs at most"`
 	Limits                Limits         `key:"limits" doc:"the relay's limits"`
-	OfflineQueue          OfflineQueue   `key:"offline_queue" doc:"what waits for those who are away"`
+	OfflineQueue          mailbox.Config `key:"offline_queue" doc:"what waits for those who are away"`
 	Metrics               MetricsConfig  `key:"metrics" doc:"the relay's own metrics endpoint, where it runs alone"`
 	Control               ControlConfig  `key:"control" doc:"the relay's own control socket, where it runs alone"`
 }
@@ -50,49 +51,33 @@ type ControlConfig struct {
 // Validate holds the section to the rules of every control socket.
 func (c ControlConfig) Validate() error { return control.Config(c).Validate() }
 
-// OfflineQueue is the offline_queue section of the relay.
-type OfflineQueue struct {
-	TTLSecs          int `key:"ttl_secs" default:"259200" min:"3600" max:"259200" doc:"lifetime of what is queued"`
-	KnockBudgetBytes int `key:"knock_budget_bytes" default:"16777216" min:"81920" max:"1073741824" doc:"bytes of queued message requests, separate from messages"`
-}
-
-// Validate returns an error that names every value that is out of range.
-func (q OfflineQueue) Validate() error {
-	var errs []error
-	q.check(&errs, "")
-	return errors.Join(errs...)
-}
-
-func (q OfflineQueue) check(errs *[]error, prefix string) {
-	checkRange(errs, prefix+"ttl_secs", q.TTLSecs, 3600, 259200)
-	checkRange(errs, prefix+"knock_budget_bytes", q.KnockBudgetBytes, 81920, 1<<30)
-}
-
 // Limits is the limits section of the relay.
 type Limits struct {
-	MaxConnections                int `key:"max_connections" default:"10000" min:"1" doc:"open connections in all, counted from accept"`
-	MaxConnectionsPerIP           int `key:"max_connections_per_ip" default:"64" min:"0" max:"max_connections" zero:"off" doc:"open connections from one IPv4 address or one IPv6 /64"`
-	MaxConnectionsPerIPv648       int `key:"max_connections_per_ipv6_48" default:"256" min:"0" max:"max_connections" zero:"off" doc:"open connections from one IPv6 /48"`
-	RateLimitBPS                  int `key:"rate_limit_bps" default:"1048576" min:"1024" doc:"bytes a second that one connection may send, each message counted with 256 more; beyond it the relay reads slower"`
-	MaxMessageBytes               int `key:"max_message_bytes" default:"4194304" min:"65536" max:"67108864" doc:"largest WebSocket message or frame from a client"`
-	ConnectionTimeoutSecs         int `key:"connection_timeout_secs" default:"300" min:"60" max:"86400" doc:"time a connection may send no whole message"`
-	IdentificationTimeoutSecs     int `key:"identification_timeout_secs" default:"15" min:"1" max:"300" doc:"time a connection may go without proving an identity; at most connection_timeout_secs"`
-	MaxPendingCircuitTargets      int `key:"max_pending_circuit_targets" default:"18000" min:"1" max:"1000000" doc:"pending conversation requests in all, named and blinded alike"`
-	PendingIdentityReservePercent int `key:"pending_identity_reserve_percent" default:"25" min:"0" max:"90" zero:"no reserve" doc:"share of max_pending_circuit_targets that is kept for named requests"`
-	MaxPendingPerConnection       int `key:"max_pending_per_connection" default:"32" min:"1" max:"max_pending_circuit_targets" doc:"named requests that one connection may have pending"`
-	MaxPendingBlindPerConnection  int `key:"max_pending_blind_per_connection" default:"1024" min:"1" max:"max_pending_circuit_targets" doc:"blinded requests that one connection may have pending, about 4 for each contact that is away"`
-	BlindAskBurst                 int `key:"blind_ask_burst" default:"64" min:"1" max:"65536" doc:"blinded requests under new tokens that one connection may send at once"`
-	BlindAskRefillPerSec          int `key:"blind_ask_refill_per_sec" default:"8" min:"1" max:"10000" doc:"blinded requests under new tokens that one connection may send each second beyond blind_ask_burst"`
-	MaxPendingPerSource           int `key:"max_pending_per_source" default:"1024" min:"1" max:"max_pending_circuit_targets" doc:"pending named requests from one IPv4 address or one IPv6 /48"`
-	MaxPendingBlindPerSource      int `key:"max_pending_blind_per_source" default:"4096" min:"1" max:"max_pending_circuit_targets" doc:"pending blinded requests from one IPv4 address or one IPv6 /48"`
-	MaxCircuitsPerConnection      int `key:"max_circuits_per_connection" default:"256" min:"1" max:"65536" doc:"circuits that one connection has created, and that one identity is a member of across reconnects"`
-	MaxCircuits                   int `key:"max_circuits" default:"200000" min:"2" max:"10000000" doc:"circuit routing entries in the whole relay, two a pair"`
-	MaxCircuitsPerSource          int `key:"max_circuits_per_source" default:"max_circuits/64" min:"2" max:"max_circuits" doc:"circuit sides of identities that asked from one IPv4 address or one IPv6 /48"`
-	MaxIdentities                 int `key:"max_identities" default:"100000" min:"1" max:"10000000" doc:"identities whose bundles are kept, connected or not"`
-	IdentityBudgetBytes           int `key:"identity_budget_bytes" default:"268435456" min:"1048576" max:"68719476736" doc:"memory of identities and their bundles"`
-	IdentityTTLSecs               int `key:"identity_ttl_secs" default:"2592000" min:"3600" max:"31536000" doc:"time for which an identity that has left is kept"`
-	OutboundBudgetBytes           int `key:"outbound_budget_bytes" default:"1073741824" min:"16777216" max:"68719476736" doc:"memory of what is queued for all connections; beyond it the heaviest connection of the heaviest source is closed"`
-	BufferBudgetBytes             int `key:"buffer_budget_bytes" default:"536870912" min:"max_message_bytes" max:"68719476736" doc:"memory of what has come of unfinished messages on all connections; beyond it the heaviest connection of the heaviest source is closed"`
+	MaxConnections                   int `key:"max_connections" default:"10000" min:"1" doc:"open connections in all, counted from accept"`
+	MaxConnectionsPerIP              int `key:"max_connections_per_ip" default:"64" min:"0" max:"max_connections" zero:"off" doc:"open connections from one IPv4 address or one IPv6 /64"`
+	MaxConnectionsPerIPv648          int `key:"max_connections_per_ipv6_48" default:"256" min:"0" max:"max_connections" zero:"off" doc:"open connections from one IPv6 /48"`
+	RateLimitBPS                     int `key:"rate_limit_bps" default:"1048576" min:"1024" doc:"bytes a second that one connection may send, each message counted with 256 more; beyond it the relay reads slower"`
+	MaxMessageBytes                  int `key:"max_message_bytes" default:"4194304" min:"65536" max:"67108864" doc:"largest WebSocket message or frame from a client"`
+	ConnectionTimeoutSecs            int `key:"connection_timeout_secs" default:"300" min:"60" max:"86400" doc:"time a connection may send no whole message"`
+	IdentificationTimeoutSecs        int `key:"identification_timeout_secs" default:"15" min:"1" max:"300" doc:"time a connection may go without proving an identity; at most connection_timeout_secs"`
+	MaxPendingCircuitTargets         int `key:"max_pending_circuit_targets" default:"18000" min:"1" max:"1000000" doc:"pending conversation requests in all, named and blinded alike"`
+	PendingIdentityReservePercent    int `key:"pending_identity_reserve_percent" default:"25" min:"0" max:"90" zero:"no reserve" doc:"share of max_pending_circuit_targets that is kept for named requests"`
+	MaxPendingPerConnection          int `key:"max_pending_per_connection" default:"32" min:"1" max:"max_pending_circuit_targets" doc:"named requests that one connection may have pending"`
+	MaxPendingBlindPerConnection     int `key:"max_pending_blind_per_connection" default:"1024" min:"1" max:"max_pending_circuit_targets" doc:"blinded requests that one connection may have pending, about 4 for each contact that is away"`
+	BlindAskBurst                    int `key:"blind_ask_burst" default:"64" min:"1" max:"65536" doc:"blinded requests under new tokens that one connection may send at once"`
+	BlindAskRefillPerSec             int `key:"blind_ask_refill_per_sec" default:"8" min:"1" max:"10000" doc:"blinded requests under new tokens that one connection may send each second beyond blind_ask_burst"`
+	MaxPendingPerSource              int `key:"max_pending_per_source" default:"1024" min:"1" max:"max_pending_circuit_targets" doc:"pending named requests from one IPv4 address or one IPv6 /48"`
+	MaxPendingBlindPerSource         int `key:"max_pending_blind_per_source" default:"4096" min:"1" max:"max_pending_circuit_targets" doc:"pending blinded requests from one IPv4 address or one IPv6 /48"`
+	MaxCircuitsPerConnection         int `key:"max_circuits_per_connection" default:"256" min:"1" max:"65536" doc:"circuits that one connection has created, and that one identity is a member of across reconnects"`
+	MaxCircuits                      int `key:"max_circuits" default:"200000" min:"2" max:"10000000" doc:"circuit routing entries in the whole relay, two a pair"`
+	MaxCircuitsPerSource             int `key:"max_circuits_per_source" default:"max_circuits/64" min:"2" max:"max_circuits" doc:"circuit sides of identities that asked from one IPv4 address or one IPv6 /48"`
+	OfflineQueueMaxBytesPerRecipient int `key:"offline_queue_max_bytes_per_recipient" default:"16777216" min:"max_message_bytes" doc:"bytes of messages that wait for one recipient, each counted with 768 more"`
+	OfflineQueueMaxTotalBytes        int `key:"offline_queue_max_total_bytes" default:"268435456" min:"offline_queue_max_bytes_per_recipient" doc:"bytes of messages that wait for all recipients, each counted with 768 more"`
+	MaxIdentities                    int `key:"max_identities" default:"100000" min:"1" max:"10000000" doc:"identities whose bundles are kept, connected or not"`
+	IdentityBudgetBytes              int `key:"identity_budget_bytes" default:"268435456" min:"1048576" max:"68719476736" doc:"memory of identities and their bundles"`
+	IdentityTTLSecs                  int `key:"identity_ttl_secs" default:"2592000" min:"3600" max:"31536000" doc:"time for which an identity that has left is kept"`
+	OutboundBudgetBytes              int `key:"outbound_budget_bytes" default:"1073741824" min:"16777216" max:"68719476736" doc:"memory of what is queued for all connections; beyond it the heaviest connection of the heaviest source is closed"`
+	BufferBudgetBytes                int `key:"buffer_budget_bytes" default:"536870912" min:"max_message_bytes" max:"68719476736" doc:"memory of what has come of unfinished messages on all connections; beyond it the heaviest connection of the heaviest source is closed"`
 }
 
 // DefaultConfig returns the defaults of the policy file.
@@ -104,31 +89,33 @@ func DefaultConfig() Config {
 		ChannelBindingTLV:     228,
 		DrainSecs:             30,
 		Limits: Limits{
-			MaxConnections:                10000,
-			MaxConnectionsPerIP:           64,
-			MaxConnectionsPerIPv648:       256,
-			RateLimitBPS:                  1 << 20,
-			MaxMessageBytes:               4 << 20,
-			ConnectionTimeoutSecs:         300,
-			IdentificationTimeoutSecs:     15,
-			MaxPendingCircuitTargets:      18000,
-			PendingIdentityReservePercent: 25,
-			MaxPendingPerConnection:       32,
-			MaxPendingBlindPerConnection:  1024,
-			BlindAskBurst:                 64,
-			BlindAskRefillPerSec:          8,
-			MaxPendingPerSource:           1024,
-			MaxPendingBlindPerSource:      4096,
-			MaxCircuitsPerConnection:      256,
-			MaxCircuits:                   200000,
-			MaxCircuitsPerSource:          200000 / 64,
-			MaxIdentities:                 100000,
-			IdentityBudgetBytes:           256 << 20,
-			IdentityTTLSecs:               30 * 86400,
-			OutboundBudgetBytes:           1 << 30,
-			BufferBudgetBytes:             512 << 20,
+			MaxConnections:                   10000,
+			MaxConnectionsPerIP:              64,
+			MaxConnectionsPerIPv648:          256,
+			RateLimitBPS:                     1 << 20,
+			MaxMessageBytes:                  4 << 20,
+			ConnectionTimeoutSecs:            300,
+			IdentificationTimeoutSecs:        15,
+			MaxPendingCircuitTargets:         18000,
+			PendingIdentityReservePercent:    25,
+			MaxPendingPerConnection:          32,
+			MaxPendingBlindPerConnection:     1024,
+			BlindAskBurst:                    64,
+			BlindAskRefillPerSec:             8,
+			MaxPendingPerSource:              1024,
+			MaxPendingBlindPerSource:         4096,
+			MaxCircuitsPerConnection:         256,
+			MaxCircuits:                      200000,
+			MaxCircuitsPerSource:             200000 / 64,
+			OfflineQueueMaxBytesPerRecipient: 16 << 20,
+			OfflineQueueMaxTotalBytes:        256 << 20,
+			MaxIdentities:                    100000,
+			IdentityBudgetBytes:              256 << 20,
+			IdentityTTLSecs:                  30 * 86400,
+			OutboundBudgetBytes:              1 << 30,
+			BufferBudgetBytes:                512 << 20,
 		},
-		OfflineQueue: OfflineQueue{TTLSecs: 72 * 3600, KnockBudgetBytes: 16 << 20},
+		OfflineQueue: mailbox.DefaultConfig(),
 		Metrics:      MetricsConfig{Enabled: true, BindAddr: "127.0.0.1:9091", Namespace: "relaycore"},
 		Control:      ControlConfig{Socket: "/run/relaycore/control.sock"},
 	}
@@ -159,7 +146,7 @@ func (c Config) Validate() error {
 	checkRange(&errs, "channel_binding_tlv", c.ChannelBindingTLV, 224, 239)
 	checkRange(&errs, "drain_secs", c.DrainSecs, 0, 3600)
 	c.Limits.check(&errs, "limits.")
-	c.OfflineQueue.check(&errs, "offline_queue.")
+	errs = append(errs, keyfault.Below("offline_queue", c.OfflineQueue.Validate())...)
 	return errors.Join(errs...)
 }
 
@@ -190,6 +177,8 @@ func (l Limits) check(errs *[]error, prefix string) {
 	within("max_circuits_per_connection", l.MaxCircuitsPerConnection, 1, 65536)
 	within("max_circuits", l.MaxCircuits, 2, 10000000)
 	within("max_circuits_per_source", l.MaxCircuitsPerSource, 2, max(2, l.MaxCircuits))
+	within("offline_queue_max_bytes_per_recipient", l.OfflineQueueMaxBytesPerRecipient, l.MaxMessageBytes, math.MaxInt)
+	within("offline_queue_max_total_bytes", l.OfflineQueueMaxTotalBytes, l.OfflineQueueMaxBytesPerRecipient, math.MaxInt)
 	within("max_identities", l.MaxIdentities, 1, 10000000)
 	within("identity_budget_bytes", l.IdentityBudgetBytes, 1<<20, maxBudget)
 	within("identity_ttl_secs", l.IdentityTTLSecs, 3600, 365*86400)

@@ -58,7 +58,11 @@ func TestRanges(t *testing.T) {
 		{"max_connections_per_ip", 0, 10000, func(l *Limits, n int) { l.MaxConnectionsPerIP = n }},
 		{"max_connections_per_ipv6_48", 0, 10000, func(l *Limits, n int) { l.MaxConnectionsPerIPv648 = n }},
 		{"rate_limit_bps", 1024, math.MaxInt, func(l *Limits, n int) { l.RateLimitBPS = n }},
-		{"max_message_bytes", 65536, 67108864, func(l *Limits, n int) { l.MaxMessageBytes = n }},
+		{"max_message_bytes", 65536, 67108864, func(l *Limits, n int) { l.MaxMessageBytes, l.OfflineQueueMaxBytesPerRecipient = n, max(n, 16<<20) }},
+		{"offline_queue_max_bytes_per_recipient", 4 << 20, math.MaxInt, func(l *Limits, n int) {
+			l.OfflineQueueMaxBytesPerRecipient, l.OfflineQueueMaxTotalBytes = n, max(n, 256<<20)
+		}},
+		{"offline_queue_max_total_bytes", 16 << 20, math.MaxInt, func(l *Limits, n int) { l.OfflineQueueMaxTotalBytes = n }},
 		{"connection_timeout_secs", 60, 86400, func(l *Limits, n int) { l.ConnectionTimeoutSecs = n }},
 		{"identification_timeout_secs", 1, 300, func(l *Limits, n int) { l.IdentificationTimeoutSecs = n }},
 		{"identification_timeout_secs", 1, 60, func(l *Limits, n int) { l.IdentificationTimeoutSecs, l.ConnectionTimeoutSecs = n, 60 }},
@@ -106,7 +110,8 @@ func TestRanges(t *testing.T) {
 			if f.Tag.Get("key") != tc.key {
 				continue
 			}
-			if low := f.Tag.Get("min"); low != strconv.Itoa(tc.low) && (low != "max_message_bytes" || tc.low != 4<<20) {
+			if low := f.Tag.Get("min"); low != strconv.Itoa(tc.low) && (low != "max_message_bytes" || tc.low != 4<<20) &&
+				(low != "offline_queue_max_bytes_per_recipient" || tc.low != 16<<20) {
 				t.Errorf("%s: the tag says at least %s", tc.key, low)
 			}
 			switch high := f.Tag.Get("max"); {
@@ -151,8 +156,8 @@ func TestValidate(t *testing.T) {
 		{"drain_secs", func(c *Config) { c.DrainSecs = 3601 }},
 		{"limits.max_circuits", func(c *Config) { c.Limits.MaxCircuits, c.Limits.MaxCircuitsPerSource = 1, 2 }},
 		{"limits.max_circuits_per_source", func(c *Config) { c.Limits.MaxCircuits = 200 }},
-		{"", func(c *Config) { c.OfflineQueue = OfflineQueue{3600, 81920} }},
-		{"", func(c *Config) { c.OfflineQueue = OfflineQueue{259200, 1 << 30} }},
+		{"", func(c *Config) { c.OfflineQueue.TTLSecs, c.OfflineQueue.KnockBudgetBytes = 3600, 81920 }},
+		{"", func(c *Config) { c.OfflineQueue.TTLSecs, c.OfflineQueue.KnockBudgetBytes = 259200, 1<<30 }},
 		{"offline_queue.ttl_secs", func(c *Config) { c.OfflineQueue.TTLSecs = 3599 }},
 		{"offline_queue.ttl_secs", func(c *Config) { c.OfflineQueue.TTLSecs = 259201 }},
 		{"offline_queue.knock_budget_bytes", func(c *Config) { c.OfflineQueue.KnockBudgetBytes = 81919 }},

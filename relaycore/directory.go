@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/relaycore/mailbox"
 	"relayedge/relaycore/wire"
 )
 
@@ -39,6 +40,7 @@ type membership struct {
 	asking   asking           // what it has asked for
 	codes    admission.Bucket // its blinded requests under new tokens
 	circuits map[uint64]*circuit
+	reader   *mailbox.Reader // nil until PUBLISHED is on its way
 }
 
 // notice is a message that somebody is to be told by another's doing, or by time's.
@@ -189,6 +191,41 @@ func (d *directory) join(c *session, f *wire.Publish, now time.Time) (replaced *
 	return replaced, told, true
 }
 
+// receive lets c have what waits for its identity. It reports false where another
+// connection has the identity by now.
+func (d *directory) receive(c *session, store mailbox.Store) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !c.member.proven {
+		return false
+	}
+	if c.member.reader == nil {
+		c.member.reader = store.Reader(c.member.identity)
+	}
+	return true
+}
+
+// waiting takes out a knock that waits for c's identity, if one does, and returns
+// the reader of its mailbox; both are nil before receive.
+func (d *directory) waiting(c *session) (k *knock, r *mailbox.Reader) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.member.reader == nil {
+		return nil, nil
+	}
+	return d.knocks.next(c.member.identity), c.member.reader
+}
+
+// wake has the connection of an identity, if there is one, look for what waits.
+func (d *directory) wake(id wire.Identity) {
+	d.mu.RLock()
+	c := d.members[id]
+	d.mu.RUnlock()
+	if c != nil {
+		c.backlog()
+	}
+}
+
 // leave forgets c and its requests, and parts it from its circuits.
 func (d *directory) leave(c *session) notices {
 	now := time.Now()
@@ -203,6 +240,9 @@ func (d *directory) remove(c *session, now time.Time) (told notices) {
 	}
 	delete(d.members, c.member.identity)
 	d.identities.leave(c.member.identity, now)
+	if c.member.reader != nil {
+		c.member.reader.Close()
+	}
 	d.pending.leave(c)
 	for _, ct := range c.member.circuits {
 		if d.circuits.part(ct, c, now) {

@@ -94,7 +94,7 @@ func randomClients(t *testing.T, known bool, r *rand.Rand) {
 				d.keepKnock(c, f.Key, content)
 			}
 			if r.IntN(4) == 0 {
-				d.nextKnock(pick())
+				d.waiting(pick())
 			}
 		}
 		agrees(t, d, live)

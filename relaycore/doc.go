@@ -1,8 +1,9 @@
 // Package relaycore is the relay: WebSocket sessions behind a front end, their
 // identities, conversation requests, circuits, and the messages on them. It
 // owns what a session may do and how long it may take for it. It knows frames
-// (relaycore/wire), framing (relaycore/websocket) and the gate (admission); it
-// does not know TLS, the edge, YAML or Prometheus.
+// (relaycore/wire), framing (relaycore/websocket), what waits for those who are
+// away (relaycore/mailbox) and the gate (admission); it does not know TLS, the
+// edge, YAML or Prometheus.
 //
 // # The path of a connection
 //
@@ -21,7 +22,10 @@
 // without a lock of its own, whose methods say what has to go and leave the
 // telling to the directory's callers, after the lock. outbound.mu guards one
 // session's queue. Neither of the two is taken while the other is held. budget.mu
-// guards what the sessions hold of one budget, and is the last to be taken.
+// guards what the sessions hold of one budget, and is the last to be taken. So is
+// the mailbox's own, which opens and closes readers under directory.mu and is
+// never held while a disk is waited for: a session waits for its disk with no lock
+// at all, neither when a message is put nor when the writer reads what waits.
 // Server.mu, over the table of connections, is taken with none of them held.
 //
 // # Shares
@@ -37,6 +41,6 @@
 // Two budgets bound the bytes of sessions: frames on their way to clients, and
 // what has come of unfinished messages. Who charges one and finds it spent makes
 // room by itself (budget.makeRoom) and goes on. Before a session a connection
-// holds at most its header and its request head. What outlives a session, knocks
-// and bundles, has a count, a budget and a life.
+// holds at most its header and its request head. What outlives a session, knocks,
+// bundles and messages in the mailbox, has a count, a budget and a life.
 package relaycore

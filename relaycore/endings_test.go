@@ -84,7 +84,10 @@ func wireFrame(f wire.Frame) []byte { return masked(0x82, f.Append(nil)) }
 
 // spec/003: raising max_message_bytes does not let users send larger messages.
 func TestLargerThanClientsTake(t *testing.T) {
-	bubble(t, func(c *Config) { c.Limits.MaxMessageBytes = 64 << 20; big(c) }, func(t *testing.T, w *world) {
+	bubble(t, func(c *Config) {
+		c.Limits.MaxMessageBytes, c.Limits.OfflineQueueMaxBytesPerRecipient = 64<<20, 64<<20
+		big(c)
+	}, func(t *testing.T, w *world) {
 		a, b := w.member(1), w.member(2)
 		if got := a.hello().MaxMessageBytes; got != wire.MaxSend {
 			t.Fatalf("%d bytes are promised", got)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"relayedge/relaycore/mailbox"
 	"relayedge/relaycore/websocket"
 	"relayedge/relaycore/wire"
 )
@@ -41,6 +42,11 @@ func FixedLimits() []FixedLimit {
 		{"Longest frame that the relay sends", fmt.Sprintf("%d bytes", wire.MaxServerFrame), "a SEND is at most 4 MiB long", ""},
 		{"Pings of the relay", fmt.Sprintf("every %s to %s", times(pingMin), times(pingMax)), "", ""},
 		{"Pong", times(pongLate) + " from the end of its ping's write", "the connection is closed", ReasonIdleTimeout},
+		{"Messages that wait for one recipient", fmt.Sprint(mailbox.MaxMessages), "the sender is told to come again", ReasonQueueOverflow},
+		{"Steady-size messages that wait for one recipient", fmt.Sprintf("%d, of %d bytes each", mailbox.MaxSteady, mailbox.SteadySize), "the sender is told to come again", ReasonQueueOverflow},
+		{"Strangers in one recipient's mailbox", fmt.Sprintf("1/%d of its messages and bytes, one source 1/%d", mailbox.StrangersPart, mailbox.StrangerPart), "the sender is told to come again", ReasonQueueOverflow},
+		{"Messages of one source in all mailboxes", fmt.Sprintf("1/%d of offline_queue_max_total_bytes or one full mailbox, and never more than is left", mailbox.SourcePart), "the sender is told to come again", ReasonQueueOverflow},
+		{"Messages tracked for delivery", fmt.Sprint(mailbox.MaxTracked), "what waits for connected recipients is handed out later", ""},
 		{"Life of a request", times(requestLife), "it expires; asking again does not extend it", ""},
 		{"Life of a blinded conversation that a member has left", times(blindLinger), "who is left is told that it is closed", ""},
 		{"Knocks that wait for one target", fmt.Sprint(knocksPerTarget), "the oldest of the source that has the most there makes room", ReasonKnockEvicted},

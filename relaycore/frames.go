@@ -17,7 +17,7 @@ func (c *session) frame(b []byte, now time.Time) {
 			c.malformed()
 			return
 		}
-		c.send(&f, b)
+		c.send(&f, b, now)
 		return
 	}
 	decoded, err := wire.DecodeClient(b)
@@ -39,7 +39,7 @@ func (c *session) frame(b []byte, now time.Time) {
 	case wire.Close:
 		c.closeCircuit(f)
 	case wire.Ack:
-		// On a circuit the relay keeps nothing that an ACK could make it forget.
+		c.acknowledged(f.IDs, now)
 	case wire.Keepalive:
 	}
 }
@@ -126,13 +126,15 @@ func (c *session) publish(f wire.Publish, now time.Time) {
 		c.refuse(what, wire.FaultOtherIdentity, "this connection has another identity")
 		return
 	}
-	c.identified = true
+	c.identified, c.identity = true, f.Identity
 	c.parser.Allow(c.limits.MaxMessageBytes)
 	if replaced != nil {
 		replaced.end(endReplaced)
 	}
 	c.tell(wire.Published{Identity: f.Identity})
-	c.backlog()
+	if s.dir.receive(c, s.mail.store) {
+		c.backlog()
+	}
 }
 
 func (c *session) ask(f wire.Ask, now time.Time) {
@@ -169,9 +171,9 @@ func (c *session) ask(f wire.Ask, now time.Time) {
 	}
 }
 
-// send forwards a message. b is the whole frame: what the recipient gets differs
-// from it in its type alone.
-func (c *session) send(f *wire.Send, b []byte) {
+// send forwards a message, or has it kept for who is away. b is the whole frame:
+// what a connected recipient gets differs from it in its type alone.
+func (c *session) send(f *wire.Send, b []byte, now time.Time) {
 	what := wire.Refused{Frame: wire.TypeSend, MessageID: f.ID}
 	if len(b) > wire.MaxSend {
 		c.refuse(what, wire.FaultTooLarge, "longer than clients take")
@@ -182,8 +184,8 @@ func (c *session) send(f *wire.Send, b []byte) {
 		c.refuse(what, wire.FaultNoCircuit, "no such circuit")
 		return
 	}
-	if r.to == nil {
-		c.away(f, r.peer)
+	if r.to == nil || c.server.mail.store.Waits(r.peer, c.identity, now) {
+		c.keep(f, r.peer)
 		return
 	}
 	out := newFrame()
@@ -193,19 +195,14 @@ func (c *session) send(f *wire.Send, b []byte) {
 	out.buf[at] = byte(wire.TypeMessage)
 	// f.ID is a copy: b's buffer stays this session's while deliver waits.
 	if c.deliver(r.to, out) != queued {
-		c.away(f, r.peer)
+		if !c.over() {
+			c.keep(f, r.peer)
+		}
 		return
 	}
 	c.server.count.relayMessages.Add(1)
 	c.server.count.relayBytes.Add(uint64(len(b)))
 	c.tell(wire.MessageAck{ID: f.ID})
-}
-
-// away takes a message for somebody who is away, or has gone without taking it:
-// every such message on a circuit comes by here, and who keeps messages for
-// peer does so here, before a MESSAGE_ACK. Nobody does; the sender keeps it.
-func (c *session) away(f *wire.Send, peer wire.Identity) {
-	c.refuse(wire.Refused{Frame: wire.TypeSend, MessageID: f.ID}, wire.FaultNoCircuit, "the other side has left")
 }
 
 func (c *session) closeCircuit(f wire.Close) { c.server.dir.part(c, f.Circuit).send() }

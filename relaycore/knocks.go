@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/relaycore/mailbox"
 	"relayedge/relaycore/wire"
 )
 
@@ -56,7 +57,7 @@ type knocks struct {
 	line    line[knock]
 }
 
-func newKnocks(q OfflineQueue, sources bool) knocks {
+func newKnocks(q mailbox.Config, sources bool) knocks {
 	t := knocks{
 		sources: sources,
 		byPair:  make(map[pair]*knock),
@@ -70,8 +71,8 @@ func newKnocks(q OfflineQueue, sources bool) knocks {
 
 // bind has the budget bind knocks that are yet to come, which then make the
 // others fit, and the life all of them.
-func (t *knocks) bind(q OfflineQueue, now time.Time) {
-	t.budget, t.life = int64(q.KnockBudgetBytes), secs(q.TTLSecs)
+func (t *knocks) bind(q mailbox.Config, now time.Time) {
+	t.budget, t.life = int64(q.KnockBudgetBytes), q.TTL()
 	// The line stays in the order of its ends.
 	end := now.Add(t.life)
 	for k := t.line.last; k != nil && k.expires.After(end); k = k.all.before {

@@ -3,12 +3,17 @@ package relaycore
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"testing/synctest"
 	"time"
 
 	"relayedge/internal/memconn"
+	"relayedge/relaycore/mailbox"
 	"relayedge/relaycore/wire"
 )
+
+// steadyCharge is what a steady message is charged in the mailbox.
+var steadyCharge = int(mailbox.Charge(mailbox.SteadySize))
 
 // configurable is the first table of spec/003.
 var configurable = []row{
@@ -212,8 +217,31 @@ var configurable = []row{
 				return w.refusedFor(q.request(wire.Named, 1, identity(p.key)), wire.LimitCircuitsPerSource)
 			})
 		}},
-	{name: "offline_queue_max_total_bytes", elsewhere: "relaycore/mailbox"},
-	{name: "offline_queue_max_bytes_per_recipient", elsewhere: "relaycore/mailbox"},
+	{name: "offline_queue_max_total_bytes", at: []int{32*steadyCharge - 1 + 1<<16, 32*steadyCharge + 1<<16, 32*steadyCharge + 1<<16 + 1},
+		change: func(c *Config, n int) {
+			l := &c.Limits
+			l.MaxMessageBytes, l.OfflineQueueMaxBytesPerRecipient, l.OfflineQueueMaxTotalBytes = 1<<16, 1<<16, n
+		},
+		run: func(w *world, n int) {
+			w.counts(n/steadyCharge, ReasonQueueOverflow, func(i int) bool {
+				p := w.as(client(i), 2*i) // a source each
+				return w.refusedMail(p.posts(w.absent(p, 2*i+1, i), i, mailbox.SteadySize), wire.LimitMailboxTotal)
+			})
+		}},
+	{name: "offline_queue_max_bytes_per_recipient", at: []int{32*steadyCharge - 1 + 1<<16, 32*steadyCharge + 1<<16, 32*steadyCharge + 1<<16 + 1},
+		change: func(c *Config, n int) {
+			c.Limits.MaxMessageBytes, c.Limits.OfflineQueueMaxBytesPerRecipient = 1<<16, n
+		},
+		run: func(w *world, n int) {
+			p := w.as(client(0), 1)
+			circuit := w.absent(p, 2, 7)
+			w.counts(n/steadyCharge, ReasonQueueOverflow, func(i int) bool {
+				return w.refusedMail(p.posts(circuit, i, mailbox.SteadySize), wire.LimitMailboxBytes)
+			})
+			if p.posts(w.absent(p, 3, 8), 1, mailbox.SteadySize) != 0 {
+				w.t.Fatal("a message for another is refused")
+			}
+		}},
 	{name: "tls_handshake_timeout_secs", elsewhere: "proxy: TLS ends at the edge"},
 	{name: "outbound_budget_bytes", at: []int{16 << 20, 16<<20 + 1, 32 << 20},
 		change: func(c *Config, n int) { c.Limits.OutboundBudgetBytes = n },
@@ -235,18 +263,24 @@ var configurable = []row{
 		change: func(c *Config, n int) { c.OfflineQueue.TTLSecs = n },
 		run: func(w *world, n int) {
 			p := w.as(client(0), 1)
+			if p.posts(w.absent(p, 3, 7), 1, 10) != 0 {
+				w.t.Fatal("refused")
+			}
 			p.knock(idOf(2), "hello")
 			p.nc.Close()
+			// The time zero finds what is there, and takes nothing away.
+			held := func() int { return w.s.mail.store.Stats(time.Time{}).Messages }
 			time.Sleep(secs(n) - time.Nanosecond)
 			synctest.Wait()
-			if st := w.s.dir.stats(); st.knocks != 1 {
-				w.t.Fatalf("%+v", st)
+			if st := w.s.dir.stats(); st.knocks != 1 || held() != 1 {
+				w.t.Fatalf("%+v, %d messages", st, held())
 			}
 			time.Sleep(time.Nanosecond)
 			synctest.Wait()
-			if st := w.s.dir.stats(); st.knocks != 0 {
-				w.t.Fatalf("%+v", st)
+			if st := w.s.dir.stats(); st.knocks != 0 || held() != 0 {
+				w.t.Fatalf("%+v, %d messages", st, held())
 			}
+			w.as(client(0), 3).quiet()
 		}},
 	{name: "knock_budget_bytes", at: []int{81920, 81920 + wire.AskSize - 1, 81920 + wire.AskSize},
 		change: func(c *Config, n int) { c.OfflineQueue.KnockBudgetBytes = n },
@@ -303,7 +337,77 @@ var fixed = []row{
 			w.wantOnly(ReasonWriterStall, 1)
 			b.resume()
 		}},
-	{name: "Offline messages per recipient", elsewhere: "relaycore/mailbox"},
-	{name: "Steady-size offline messages per recipient", elsewhere: "relaycore/mailbox"},
-	{name: "Messages tracked for delivery", elsewhere: "relaycore/mailbox"},
+	{name: "Offline messages per recipient", at: []int{1000},
+		run: func(w *world, n int) {
+			p := w.as(client(0), 1)
+			circuit := w.absent(p, 2, 7)
+			w.counts(n, ReasonQueueOverflow, func(i int) bool {
+				return w.refusedMail(p.posts(circuit, i, i%64), wire.LimitMailboxMessages)
+			})
+		}},
+	{name: "Steady-size offline messages per recipient", at: []int{500},
+		run: func(w *world, n int) {
+			p := w.as(client(0), 1)
+			circuit := w.absent(p, 2, 7)
+			w.counts(n, ReasonQueueOverflow, func(i int) bool {
+				return w.refusedMail(p.posts(circuit, i, mailbox.SteadySize), wire.LimitMailboxSteady)
+			})
+			for i, size := range []int{mailbox.SteadySize - 1, mailbox.SteadySize + 1} {
+				if p.posts(circuit, n+i, size) != 0 {
+					w.t.Fatalf("a message of %d bytes is refused", size)
+				}
+			}
+		}},
+	{name: "Messages tracked for delivery", at: []int{100_000},
+		run: func(w *world, n int) {
+			// All but one are in flight to others.
+			store, now := w.s.mail.store, time.Now()
+			for i := range n - 1 {
+				to, last := idOf(1000+i/64), i%64 == 63
+				if i >= n/64*64-64 { // of few that are left nobody gets many
+					to, last = idOf(100_000+i), true
+				}
+				m := mailbox.Message{Recipient: to, ID: messageID(i), Contact: true, Source: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)}
+				if err := store.Put(m, now); err != nil {
+					w.t.Fatal(err)
+				}
+				if last {
+					if got, _ := store.Reader(to).Next(now); len(got) == 0 || len(got) != store.Stats(now).InFlight-i+len(got)-1 {
+						w.t.Fatalf("%d are handed out, number %d among them", len(got), i)
+					}
+				}
+			}
+			p := w.as(client(0), 1)
+			circuit := w.absent(p, 2, 7)
+			for i := range 3 {
+				if p.posts(circuit, i, 10) != 0 {
+					w.t.Fatal("refused")
+				}
+			}
+			q := w.as(client(1), 2)
+			q.gets(idOf(1), 0, 1) // the last place
+			r := w.as(client(2), 3)
+			circuit = w.blindPair(p, r, 8)
+			r.send(wire.Close{Circuit: circuit})
+			synctest.Wait()
+			if p.posts(circuit, 10, 10) != 0 {
+				w.t.Fatal("refused")
+			}
+			r.quiet()
+			if st := w.mailStats(); st.InFlight != n {
+				w.t.Fatalf("%d in flight", st.InFlight)
+			}
+			for i := range 2 {
+				q.acks(i, i+1)
+				q.gets(idOf(1), i+1, i+2)
+			}
+			r.quiet()
+			q.acks(2, 3) // and the relay's next keep-alive finds it room
+			for range 10 {
+				q.send(wire.Keepalive{})
+				r.send(wire.Keepalive{})
+				time.Sleep(pingMax / 10)
+			}
+			r.gets(idOf(1), 10, 11)
+		}},
 }

@@ -74,6 +74,15 @@ func (w *world) refusedFor(got answer, limit wire.Limit) bool {
 	return got.limit == limit
 }
 
+// refusedMail says whether a message was refused, for the limit given.
+func (w *world) refusedMail(got, limit wire.Limit) bool {
+	w.t.Helper()
+	if got != 0 && got != limit {
+		w.t.Fatalf("refused for %v", got)
+	}
+	return got == limit
+}
+
 // full says whether a request was refused because all places are taken.
 func (w *world) full(got answer) bool {
 	w.t.Helper()

@@ -2,8 +2,10 @@ package relaycore
 
 import (
 	"sync/atomic"
+	"time"
 
 	"relayedge/internal/telemetry"
+	"relayedge/relaycore/mailbox"
 )
 
 // Families describes what the relay counts. The names stand without the namespace.
@@ -12,9 +14,17 @@ func (s *Server) Families() []telemetry.Family {
 		return telemetry.Family{Name: name, Help: help, Kind: telemetry.Counter,
 			Read: func(emit func(string, float64)) { emit("", float64(v.Load())) }}
 	}
+	counterOf := func(name, help string, read func() uint64) telemetry.Family {
+		return telemetry.Family{Name: name, Help: help, Kind: telemetry.Counter,
+			Read: func(emit func(string, float64)) { emit("", float64(read())) }}
+	}
 	gauge := func(name, help string, read func() int) telemetry.Family {
 		return telemetry.Family{Name: name, Help: help, Kind: telemetry.Gauge,
 			Read: func(emit func(string, float64)) { emit("", float64(read())) }}
+	}
+	mail := func(name, help string, kind telemetry.Kind, read func(mailbox.Stats) uint64) telemetry.Family {
+		return telemetry.Family{Name: name, Help: help, Kind: kind,
+			Read: func(emit func(string, float64)) { emit("", float64(read(s.mail.store.Stats(time.Now())))) }}
 	}
 	c := &s.count
 	return []telemetry.Family{
@@ -50,5 +60,14 @@ func (s *Server) Families() []telemetry.Family {
 		gauge("askers", "Identities whose message requests of the last 24 hours are counted.", func() int { return s.dir.stats().askers }),
 		gauge("stored_identities", "Identities whose bundles are kept.", func() int { return s.dir.stats().identities }),
 		counter("identities_evicted_total", "Identities forgotten for lack of room.", &c.identitiesEvicted),
+		mail("mailbox_messages", "Messages that wait for their recipients.", telemetry.Gauge, func(st mailbox.Stats) uint64 { return uint64(st.Messages) }),
+		mail("mailbox_bytes", "Bytes that are charged for them.", telemetry.Gauge, func(st mailbox.Stats) uint64 { return uint64(st.Bytes) }),
+		mail("mailbox_recipients", "Identities that messages wait for.", telemetry.Gauge, func(st mailbox.Stats) uint64 { return uint64(st.Recipients) }),
+		mail("mailbox_in_flight", "Messages that were handed to connections and are not acknowledged.", telemetry.Gauge, func(st mailbox.Stats) uint64 { return uint64(st.InFlight) }),
+		mail("mailbox_held_total", "Messages that were taken into the mailbox.", telemetry.Counter, func(st mailbox.Stats) uint64 { return st.Put }),
+		mail("mailbox_acknowledged_total", "Messages of the mailbox that their recipients have.", telemetry.Counter, func(st mailbox.Stats) uint64 { return st.Acked }),
+		mail("mailbox_expired_total", "Messages of the mailbox that nobody has fetched in time.", telemetry.Counter, func(st mailbox.Stats) uint64 { return st.Expired }),
+		mail("mailbox_damaged_total", "Messages of the mailbox file that could not be read back.", telemetry.Counter, func(st mailbox.Stats) uint64 { return st.Damaged }),
+		counterOf("mailbox_faults_total", "Writes of the mailbox file that failed.", s.mail.faults),
 	}
 }

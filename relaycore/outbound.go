@@ -86,6 +86,7 @@ type outbound struct {
 	pinging     bool   // a ping is queued and not written
 	pings       []sentPing
 	more        bool          // something may wait in the relay's stores
+	turn        bool          // of the stores: something queued was taken since more is set
 	writing     bool          // a writer runs
 	closed      bool          // takes nothing more
 	roomy       chan struct{} // closed when the queue is no longer crowded; nil: nobody waits
@@ -128,7 +129,9 @@ func (q *outbound) hasBacklog() (start bool) {
 	if q.closed {
 		return false
 	}
-	q.more = true
+	if !q.more {
+		q.more, q.turn = true, false // what is queued by now goes first, a batch of it
+	}
 	return q.wakes()
 }
 
@@ -190,13 +193,14 @@ func (q *outbound) queuePongs() {
 
 // take moves queued frames into buf, as many as fit, and returns what to write.
 // A frame that is too large for buf is returned alone, in its own memory; nil
-// means that nothing is queued and the writer has ended; refill, that it goes on
-// and has to look for more. The frames stay counted until written is called.
-func (q *outbound) take(buf []byte) (b []byte, refill bool) {
+// means that nothing is queued and the writer has ended; backlog, that it is the
+// turn of what waits in the relay's stores. The two take turns, so that neither
+// keeps the other waiting. The frames stay counted until written is called.
+func (q *outbound) take(buf []byte) (b []byte, backlog bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queuePongs()
-	if q.head == nil && q.more {
+	if q.more && (q.turn || q.head == nil) {
 		q.more = false
 		return nil, true
 	}
@@ -208,6 +212,7 @@ func (q *outbound) take(buf []byte) (b []byte, refill bool) {
 		}
 		return nil, false
 	}
+	q.turn = true
 	list, last := q.head, q.head
 	if len(list.buf) > cap(buf) {
 		b = list.buf

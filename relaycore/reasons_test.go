@@ -68,7 +68,7 @@ var provoked = []struct {
 		p.request(wire.Named, 1, tokenOf(knocksPerAsker))
 	}},
 	{reason: ReasonKnockEvicted, by: "knock_budget_bytes"},
-	{reason: ReasonQueueOverflow, elsewhere: "relaycore/mailbox"},
+	{reason: ReasonQueueOverflow, by: "Steady-size offline messages per recipient"},
 	{reason: ReasonSlowConsumer, by: "Wait for space in a recipient's queue"},
 	{reason: ReasonWriterStall, by: "Writer stall"},
 	{reason: ReasonOutboundShed, by: "outbound_budget_bytes"},

@@ -48,13 +48,14 @@ type Reload struct {
 
 // Prepare returns what puts cfg in force, and changes nothing. Its error is that
 // of cfg.Validate, or names a key that only a start takes: all but the limits,
-// the offline queue, drain_secs and trust_proxy_from.
+// drain_secs, trust_proxy_from and what is no file of the offline queue.
 func (s *Server) Prepare(cfg Config) (*Reload, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	fixed := cfg
-	fixed.Limits, fixed.OfflineQueue, fixed.DrainSecs, fixed.TrustProxyFrom = s.start.Limits, s.start.OfflineQueue, s.start.DrainSecs, s.start.TrustProxyFrom
+	fixed.Limits, fixed.DrainSecs, fixed.TrustProxyFrom = s.start.Limits, s.start.DrainSecs, s.start.TrustProxyFrom
+	fixed.OfflineQueue.TTLSecs, fixed.OfflineQueue.KnockBudgetBytes = s.start.OfflineQueue.TTLSecs, s.start.OfflineQueue.KnockBudgetBytes
 	was, is := reflect.ValueOf(s.start), reflect.ValueOf(fixed)
 	for i := range was.NumField() {
 		if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
@@ -80,4 +81,5 @@ func (r *Reload) Apply() {
 	s.outboundBudget.limit.Store(int64(l.OutboundBudgetBytes))
 	s.bufferBudget.limit.Store(int64(l.BufferBudgetBytes))
 	s.dir.bind(r.cfg, time.Now())
+	s.mail.setLimits(mailLimits(r.cfg, s.sources.known))
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"relayedge/relaycore/mailbox"
 	"relayedge/relaycore/websocket"
 	"relayedge/relaycore/wire"
 )
@@ -299,11 +300,11 @@ func TestLivesChange(t *testing.T) {
 // Far too much after a lowered limit goes step by step, with those who come.
 func TestLoweredBudgetsOfTables(t *testing.T) {
 	now := time.Now()
-	k := newKnocks(OfflineQueue{TTLSecs: 3600, KnockBudgetBytes: 1 << 30}, true)
+	k := newKnocks(mailbox.Config{TTLSecs: 3600, KnockBudgetBytes: 1 << 30}, true)
 	for i := range 4 * mostMadeRoom {
 		k.add(pair{numbered(i), numbered(i + 1)}, make([]byte, wire.AskSize), source(i%100), now)
 	}
-	k.bind(OfflineQueue{TTLSecs: 3600, KnockBudgetBytes: 81920}, now)
+	k.bind(mailbox.Config{TTLSecs: 3600, KnockBudgetBytes: 81920}, now)
 	if len(k.byPair) != 4*mostMadeRoom {
 		t.Errorf("%d knocks are left by the change itself", len(k.byPair))
 	}

@@ -23,6 +23,7 @@ type Server struct {
 	log     *slog.Logger
 	gate    *admission.Gate
 	dir     *directory
+	mail    *mail
 	bound   bool // a proof must be bound to the TLS session
 	count   counters
 	sources sources
@@ -44,7 +45,9 @@ type Server struct {
 // maxLingers is how many ended sessions wait for their clients to close.
 const maxLingers = 256
 
-// NewServer returns a relay with the settings cfg, or the error of cfg.Validate.
+// NewServer returns a relay with the settings cfg. It opens the mailbox file, if
+// cfg names one. The error is cfg.Validate's, or says what is wrong with that file
+// or its key.
 func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -72,8 +75,19 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	s.inForce.Store(newSettings(cfg))
 	s.count.init()
-	s.dir = newDirectory(cfg, s.sources.known, &s.count, time.Now())
+	now := time.Now()
+	s.dir = newDirectory(cfg, s.sources.known, &s.count, now)
+	if s.mail, err = openMail(cfg, s.sources.known, log, now); err != nil {
+		return nil, err
+	}
 	return s, nil
+}
+
+// Close gives back what NewServer has opened. Serve does so at its end; Close is
+// for a relay that was never served, and does no harm to another that has ended.
+func (s *Server) Close() {
+	s.dir.close()
+	s.mail.close()
 }
 
 // Serve takes connections from ln until ctx ends, then drains: it closes every
@@ -89,7 +103,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	err := s.accept(ctx, ln)
 	ln.Close()
 	s.drain()
-	s.dir.close()
+	s.Close()
 	return err
 }
 

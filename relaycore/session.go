@@ -90,6 +90,7 @@ type session struct {
 	parser      *websocket.Parser
 	lastMessage time.Time // the end of the client's latest whole message, or the start
 	identified  bool
+	identity    wire.Identity // once identified
 	pingAt      time.Time
 	pingNumber  uint64
 	armed       time.Time // the read deadline in force
@@ -350,6 +351,9 @@ func (c *session) tick(now time.Time, reading bool) (next time.Time) {
 	}
 	if !now.Before(c.pingAt) {
 		c.ping()
+		if c.identified {
+			c.backlog()
+		}
 		c.pingAt = now.Add(pingDelay())
 	}
 	if c.pingAt.Before(next) {

@@ -329,8 +329,8 @@ func TestLastWordsAreShed(t *testing.T) {
 	})
 }
 
-// A message to a recipient that is shed for it is not acknowledged.
-func TestShedRecipientGetsNothing(t *testing.T) {
+// A message to a recipient that is shed for it goes to the recipient's mailbox.
+func TestShedRecipient(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		a, b := w.from("203.0.113.1:1", 1), w.from("203.0.113.2:1", 2)
 		circuit := w.pairUp(a, b)
@@ -342,19 +342,22 @@ func TestShedRecipientGetsNothing(t *testing.T) {
 				want[wire.MessageAck](a)
 				continue
 			}
-			var refused, closed bool
+			var held, closed bool
 			for range 2 {
 				switch f := want[wire.Frame](a).(type) {
-				case wire.Error:
-					refused = f.Fault == wire.FaultNoCircuit && f.MessageID == messageID(n)
+				case wire.MessageAck:
+					held = f.ID == messageID(n)
 				case wire.CircuitClosed:
 					closed = f.Circuit == circuit
 				}
 			}
-			if !refused || !closed {
-				t.Fatalf("refused %v, circuit closed %v", refused, closed)
+			if !held || !closed {
+				t.Fatalf("held %v, circuit closed %v", held, closed)
 			}
 			a.quiet()
+			if st := w.s.mail.store.Stats(time.Now()); st.Messages != 1 {
+				t.Fatalf("%+v", st)
+			}
 			b.resume()
 			return
 		}

@@ -36,6 +36,10 @@ func (s *sources) of(addr netip.Addr) source {
 	return source(maphash.Comparable(s.key, admission.Source(addr, s.embedded)))
 }
 
+// prefix is the source of addr as the mailbox takes it, which knows it again
+// after a restart.
+func (s *sources) prefix(addr netip.Addr) netip.Prefix { return admission.Source(addr, s.embedded) }
+
 // payer returns who pays for the bytes of a session from src: its source, or the
 // session alone where sources are not known.
 func (s *sources) payer(src source) source {

@@ -50,24 +50,11 @@ func (c *session) knock(m wire.Knock) bool {
 	return true
 }
 
-// backlog has the writer look for what waits in the relay's stores for this
-// client, each time when nothing else is queued. A backlog of any length thus
-// costs nobody a place in the queue, and its reader is as slow as it likes.
+// backlog has the writer look for what waits in the relay's stores for this client.
 func (c *session) backlog() {
 	if c.out.hasBacklog() {
 		c.startWriter()
 	}
-}
-
-// refill queues what waits in the relay's stores, a little of it, and reports
-// whether there was anything. The writer calls it.
-func (c *session) refill() bool {
-	k := c.server.dir.nextKnock(c)
-	if k == nil {
-		return false
-	}
-	c.tell(wire.Knock{Asker: k.pair.from, Content: k.content})
-	return true
 }
 
 // tell offers a message of the relay.
@@ -213,18 +200,19 @@ func (c *session) write() {
 	buf := writeBuffers.Get()
 	defer writeBuffers.Put(buf)
 	for {
-		b, refill := c.out.take((*buf)[:0])
-		if refill {
-			if c.refill() {
-				c.backlog()
-			}
-			continue
-		}
-		if b == nil {
+		b, backlog := c.out.take((*buf)[:0])
+		var err error
+		switch {
+		case backlog:
+			err = c.hand(*buf)
+		case b == nil:
 			failed = false
 			return
+		default:
+			if err = c.io.WriteAll(b, writerStall); err == nil {
+				c.out.written(time.Now())
+			}
 		}
-		err := c.io.WriteAll(b, writerStall)
 		if err != nil {
 			if errors.Is(err, socket.ErrStalled) {
 				c.end(endWriterStall)
@@ -233,6 +221,5 @@ func (c *session) write() {
 			}
 			return
 		}
-		c.out.written(time.Now())
 	}
 }

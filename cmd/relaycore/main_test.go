@@ -20,7 +20,16 @@ import (
 	"relayedge/internal/testport"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asProgram in the environment makes the test binary the program itself.
+const asProgram = "RELAYCORE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what should come in milliseconds.
 const patience = time.Minute

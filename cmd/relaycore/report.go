@@ -48,6 +48,7 @@ func report(log *slog.Logger, p *policy.Policy, inForce relaycore.Limits, d serv
 func lookAtMachine(m *service.Machine) {
 	p := m.Policy
 	m.Files("relay", "redis", "request_limits")
+	m.Mailbox()
 	m.Bind("relay.bind", p.Relay.Bind)
 	if metrics := telemetry.Config(p.Relay.Metrics); metrics.Enabled {
 		m.Bind("relay.metrics.bind_addr", metrics.BindAddr)

@@ -51,6 +51,7 @@ func run(ctx context.Context, p *policy.Policy, file string, hangups <-chan os.S
 	if err != nil {
 		return err
 	}
+	defer relay.Close()
 	socket, err := service.Listen(p.Relay.Bind)
 	if err != nil {
 		return fmt.Errorf("relay.bind: %w", err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"relayedge/internal/testca"
+	"relayedge/internal/testport"
 )
 
 // Where the result of an order could not be kept none is placed, the storage is
@@ -48,7 +49,7 @@ func TestStoragesThatCannotBeWritten(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			public := loopback4(t)
-			ca := testca.Start(t, testca.Options{TLSPort: portOf(t, public), HTTPPort: freePort(t)})
+			ca := testca.Start(t, testca.Options{TLSPort: portOf(t, public), HTTPPort: testport.Free(t)})
 			folder := t.TempDir()
 			storage := filepath.Join(folder, "storage")
 			e := startEdgeBy(t, fmt.Sprintf("listeners: [{name: public, bind: %q}]\n", public)+acmeAndOwn(ca, storage), tt.by(folder)...)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"relayedge/internal/testca"
+	"relayedge/internal/testport"
 )
 
 // A CA's validation gets in while the global cap is full, and while the CA's own
@@ -31,7 +32,7 @@ func TestValidationWhileTheCapsAreFull(t *testing.T) {
 			t.Parallel()
 			public := loopback4(t)
 			bind, trust := public, ""
-			ca := testca.Start(t, testca.Options{TLSPort: portOf(t, public), HTTPPort: freePort(t)})
+			ca := testca.Start(t, testca.Options{TLSPort: portOf(t, public), HTTPPort: testport.Free(t)})
 			if tt.balanced {
 				bind, trust = loopback4(t), ", trust_proxy_from: [127.0.0.0/8]"
 				forwardWithHeader(t, public, bind)

@@ -116,6 +116,7 @@ func lookAtMachine(m *service.Machine) {
 	}
 	if p.Relay.InProcess {
 		m.Files("relay")
+		m.Mailbox()
 		m.Bind("relay.bind", p.Relay.Bind)
 	}
 	m.Descriptors("limits.max_connections", descriptors(p))

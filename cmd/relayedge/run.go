@@ -178,6 +178,7 @@ func openRelay(p *policy.Policy, log *slog.Logger) (*inProcess, error) {
 	}
 	socket, err := service.Listen(p.Relay.Bind)
 	if err != nil {
+		server.Close()
 		return nil, fmt.Errorf("relay.bind: %w", err)
 	}
 	return &inProcess{server, socket}, nil
@@ -193,6 +194,7 @@ func (r *inProcess) addr() string {
 func (r *inProcess) close() {
 	if r.server != nil {
 		r.socket.Close()
+		r.server.Close()
 	}
 }
 

@@ -3,7 +3,10 @@
 // struct need not know that there is a file.
 package keyfault
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Fault is what is wrong with one key.
 type Fault struct {
@@ -20,3 +23,18 @@ func (f *Fault) Error() string { return f.Key + ": " + f.Text }
 
 // PolicyKey names the key, so that the policy file reports its position.
 func (f *Fault) PolicyKey() string { return f.Key }
+
+// Below returns the faults that err joins, as those of keys below a section.
+func Below(section string, err error) (all []error) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	for _, e := range joined.Unwrap() {
+		if f, ok := errors.AsType[*Fault](e); ok {
+			e = &Fault{section + "." + f.Key, f.Text}
+		}
+		all = append(all, e)
+	}
+	return all
+}

@@ -16,3 +16,15 @@ func TestFault(t *testing.T) {
 		t.Errorf("it reads %q", got)
 	}
 }
+
+// The faults of a section are those of its keys, seen from above.
+func TestBelow(t *testing.T) {
+	if got := Below("queue", nil); got != nil {
+		t.Errorf("%v", got)
+	}
+	plain := errors.New("of the whole")
+	got := Below("queue", errors.Join(New("file", "is %s", "empty"), plain))
+	if len(got) != 2 || got[0].Error() != "queue.file: is empty" || got[1] != plain {
+		t.Errorf("%v", got)
+	}
+}

@@ -210,9 +210,16 @@ func (s *Session) Ask(ctx context.Context, target wire.Identity, knock []byte) (
 	return request, s.send(ctx, wire.Ask{RequestID: request, Mode: wire.Named, Key: target, Content: content})
 }
 
+// AskBlinded asks for a conversation with whoever asks under the same token, which
+// both sides derive. The answers are those of Ask.
+func (s *Session) AskBlinded(ctx context.Context, token [32]byte) (request uint64, err error) {
+	request = s.request.Add(1)
+	return request, s.send(ctx, wire.Ask{RequestID: request, Mode: wire.Blinded, Key: token, Content: make([]byte, wire.AskSize)})
+}
+
 // Send sends a message on an open circuit, under an id of its own making. The
-// relay answers with MESSAGE_ACK once it is queued for the other side, or with
-// ERROR or RATE_LIMITED, which mean that it is not.
+// relay answers with MESSAGE_ACK once it is queued for the other side or held for
+// it, or with ERROR or RATE_LIMITED, which mean that it is neither.
 func (s *Session) Send(ctx context.Context, circuit uint64, payload []byte) (wire.MessageID, error) {
 	var id wire.MessageID
 	rand.Read(id[:])

@@ -214,7 +214,8 @@ func (f *Message) Decode(b []byte) error {
 	return nil
 }
 
-// MessageAck says that a message was accepted: queued for its connected recipient.
+// MessageAck says that a message was accepted: queued for its connected
+// recipient, or held for one that is away.
 type MessageAck struct {
 	ID MessageID
 }
@@ -286,9 +287,17 @@ const (
 	LimitPendingReserve            Limit = 8  // blinded requests in the whole relay: the rest is kept for named ones
 	LimitBlindAskRate              Limit = 9  // blinded requests under new tokens, too many at once
 	LimitCircuitsPerSource         Limit = 10 // circuit sides of the source of one of the two members
+	LimitMailboxMessages           Limit = 11 // messages that wait for the recipient
+	LimitMailboxSteady             Limit = 12 // of them steady-size
+	LimitMailboxBytes              Limit = 13 // bytes that wait for the recipient
+	LimitMailboxStrangers          Limit = 14 // what strangers have in the recipient's mailbox
+	LimitMailboxStrangerSource     Limit = 15 // what strangers of the sender's source have there
+	LimitMailboxTotal              Limit = 16 // bytes that wait for all recipients
+	LimitMailboxSource             Limit = 17 // what the sender's source has in all mailboxes
+	LimitMailboxStorage            Limit = 18 // the relay cannot store anything at present
 )
 
-// limitKeys are the policy's names of the limits.
+// limitKeys are the policy's names of the limits, or what they are where they have none.
 var limitKeys = map[Limit]string{
 	LimitPendingTargets: "max_pending_circuit_targets", LimitPendingPerConnection: "max_pending_per_connection",
 	LimitCircuits: "max_circuits", LimitCircuitsPerMember: "max_circuits_per_connection",
@@ -297,6 +306,11 @@ var limitKeys = map[Limit]string{
 	LimitPendingBlindPerSource:     "max_pending_blind_per_source",
 	LimitPendingReserve:            "pending_identity_reserve_percent", LimitBlindAskRate: "blind_ask_burst",
 	LimitCircuitsPerSource: "max_circuits_per_source",
+	LimitMailboxMessages:   "messages of a recipient", LimitMailboxSteady: "steady-size messages of a recipient",
+	LimitMailboxBytes:     "offline_queue_max_bytes_per_recipient",
+	LimitMailboxStrangers: "strangers' share of a mailbox", LimitMailboxStrangerSource: "a source's share of a mailbox",
+	LimitMailboxTotal: "offline_queue_max_total_bytes", LimitMailboxSource: "a source's share of offline_queue_max_total_bytes",
+	LimitMailboxStorage: "the relay's storage",
 }
 
 func (l Limit) String() string {

@@ -13,6 +13,7 @@ import (
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
 	"relayedge/relaycore"
+	"relayedge/relaycore/mailbox"
 )
 
 var update = flag.Bool("update", false, "write the documents that are made from the code")
@@ -35,45 +36,47 @@ var metBy = map[string]string{
 	"limits.classes[].max_connections_per_ipv6_48":  "`per_prefix_cap`",
 	"limits.classes[].connection_rate_per_ipv6_48":  "`connection_rate`",
 	"limits.classes[].connection_burst_per_ipv6_48": "`connection_rate`",
-	"limits.deny":                                   "`denied`",
-	"limits.deny_file":                              "`denied`",
-	"limits.observe":                                "counted in `observed_total`, let in",
-	"limits.max_handshakes":                         "`handshake_cap`",
-	"limits.rate_limit_bps":                         "`rate_limit`, a read pause",
-	"limits.rate_limit_burst_bytes":                 "`rate_limit`, a read pause",
-	"limits.proxy_header_timeout_secs":              "`proxy_header`",
-	"limits.tls_handshake_timeout_secs":             "`tls_handshake_timeout`",
-	"limits.first_byte_timeout_secs":                "`first_byte_timeout`",
-	"limits.connection_timeout_secs":                "`idle_timeout`",
-	"limits.writer_stall_secs":                      "`writer_stall`",
-	"limits.half_close_timeout_secs":                "`half_close_timeout`",
-	"limits.socket_buffer_bytes":                    "the peer waits",
-	"limits.drain_secs":                             "`drain`",
-	"relay.limits.max_connections":                  "`max_connections`",
-	"relay.limits.max_connections_per_ip":           "`per_ip_cap`",
-	"relay.limits.max_connections_per_ipv6_48":      "`per_prefix_cap`",
-	"relay.limits.rate_limit_bps":                   "`rate_limit`, a read pause",
-	"relay.limits.max_message_bytes":                "`oversized_frame`",
-	"relay.limits.connection_timeout_secs":          "`idle_timeout`",
-	"relay.limits.identification_timeout_secs":      "`identification_timeout`",
-	"relay.limits.max_pending_circuit_targets":      "`pending_evicted` where a lighter source asks, else `pending_targets`",
-	"relay.limits.pending_identity_reserve_percent": "`pending_evicted` where a lighter source asks, or a named request is under the reserve, else `pending_targets`",
-	"relay.limits.max_pending_per_connection":       "`pending_targets`",
-	"relay.limits.max_pending_blind_per_connection": "`pending_targets`",
-	"relay.limits.blind_ask_burst":                  "`blind_ask_rate` and `pending_targets`",
-	"relay.limits.blind_ask_refill_per_sec":         "`blind_ask_rate` and `pending_targets`",
-	"relay.limits.max_pending_per_source":           "`pending_targets`",
-	"relay.limits.max_pending_blind_per_source":     "`pending_targets`",
-	"relay.limits.max_circuits_per_connection":      "`circuit_cap`",
-	"relay.limits.max_circuits":                     "`circuit_evicted` where a lighter source asks, else `circuit_cap`",
-	"relay.limits.max_circuits_per_source":          "`circuit_cap`",
-	"relay.limits.max_identities":                   "the heaviest source's oldest is forgotten, `identities_evicted_total`",
-	"relay.limits.identity_budget_bytes":            "the heaviest source's oldest is forgotten, `identities_evicted_total`",
-	"relay.limits.identity_ttl_secs":                "it is forgotten",
-	"relay.limits.outbound_budget_bytes":            "`outbound_shed`; sends that find it spent, `global_outbound`",
-	"relay.limits.buffer_budget_bytes":              "`buffer_shed`",
-	"relay.offline_queue.ttl_secs":                  "it is deleted",
-	"relay.offline_queue.knock_budget_bytes":        "`knock_evicted`",
+	"limits.deny":                                        "`denied`",
+	"limits.deny_file":                                   "`denied`",
+	"limits.observe":                                     "counted in `observed_total`, let in",
+	"limits.max_handshakes":                              "`handshake_cap`",
+	"limits.rate_limit_bps":                              "`rate_limit`, a read pause",
+	"limits.rate_limit_burst_bytes":                      "`rate_limit`, a read pause",
+	"limits.proxy_header_timeout_secs":                   "`proxy_header`",
+	"limits.tls_handshake_timeout_secs":                  "`tls_handshake_timeout`",
+	"limits.first_byte_timeout_secs":                     "`first_byte_timeout`",
+	"limits.connection_timeout_secs":                     "`idle_timeout`",
+	"limits.writer_stall_secs":                           "`writer_stall`",
+	"limits.half_close_timeout_secs":                     "`half_close_timeout`",
+	"limits.socket_buffer_bytes":                         "the peer waits",
+	"limits.drain_secs":                                  "`drain`",
+	"relay.limits.max_connections":                       "`max_connections`",
+	"relay.limits.max_connections_per_ip":                "`per_ip_cap`",
+	"relay.limits.max_connections_per_ipv6_48":           "`per_prefix_cap`",
+	"relay.limits.rate_limit_bps":                        "`rate_limit`, a read pause",
+	"relay.limits.max_message_bytes":                     "`oversized_frame`",
+	"relay.limits.connection_timeout_secs":               "`idle_timeout`",
+	"relay.limits.identification_timeout_secs":           "`identification_timeout`",
+	"relay.limits.max_pending_circuit_targets":           "`pending_evicted` where a lighter source asks, else `pending_targets`",
+	"relay.limits.pending_identity_reserve_percent":      "`pending_evicted` where a lighter source asks, or a named request is under the reserve, else `pending_targets`",
+	"relay.limits.max_pending_per_connection":            "`pending_targets`",
+	"relay.limits.max_pending_blind_per_connection":      "`pending_targets`",
+	"relay.limits.blind_ask_burst":                       "`blind_ask_rate` and `pending_targets`",
+	"relay.limits.blind_ask_refill_per_sec":              "`blind_ask_rate` and `pending_targets`",
+	"relay.limits.max_pending_per_source":                "`pending_targets`",
+	"relay.limits.max_pending_blind_per_source":          "`pending_targets`",
+	"relay.limits.max_circuits_per_connection":           "`circuit_cap`",
+	"relay.limits.max_circuits":                          "`circuit_evicted` where a lighter source asks, else `circuit_cap`",
+	"relay.limits.max_circuits_per_source":               "`circuit_cap`",
+	"relay.limits.offline_queue_max_bytes_per_recipient": "`queue_overflow`",
+	"relay.limits.offline_queue_max_total_bytes":         "`queue_overflow`",
+	"relay.limits.max_identities":                        "the heaviest source's oldest is forgotten, `identities_evicted_total`",
+	"relay.limits.identity_budget_bytes":                 "the heaviest source's oldest is forgotten, `identities_evicted_total`",
+	"relay.limits.identity_ttl_secs":                     "it is forgotten",
+	"relay.limits.outbound_budget_bytes":                 "`outbound_shed`; sends that find it spent, `global_outbound`",
+	"relay.limits.buffer_budget_bytes":                   "`buffer_shed`",
+	"relay.offline_queue.ttl_secs":                       "it is deleted, `mailbox_expired_total`",
+	"relay.offline_queue.knock_budget_bytes":             "`knock_evicted`",
 }
 
 // limitsDocument is docs/limits.md.
@@ -109,7 +112,7 @@ what is per source for them.
 	b.WriteString("\n## The relay, under relay.limits:\n\n")
 	table("relay.limits.", relaycore.Limits{})
 	b.WriteString("\n## The relay, under relay.offline_queue:\n\n")
-	table("relay.offline_queue.", relaycore.OfflineQueue{})
+	table("relay.offline_queue.", mailbox.Config{})
 	b.WriteString("\n## The relay, fixed\n\n| what | limit | what happens | reason |\n| --- | --- | --- | --- |\n")
 	for _, l := range relaycore.FixedLimits() {
 		reason := ""

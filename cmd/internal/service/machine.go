@@ -15,6 +15,7 @@ import (
 	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
 	"relayedge/internal/policyfile"
+	"relayedge/relaycore/mailbox"
 )
 
 // Machine is what check --machine looks at: whether what the policy names is
@@ -49,6 +50,9 @@ func (m *Machine) Log() *slog.Logger {
 // Files opens every file that the policy names at or below one of the keys.
 func (m *Machine) Files(keys ...string) {
 	for _, f := range policyfile.Files(m.Policy) {
+		if f.Key == mailboxFile {
+			continue // it need not be there; Mailbox looks at it
+		}
 		if slices.ContainsFunc(keys, func(key string) bool {
 			below, ok := strings.CutPrefix(f.Key, key)
 			return ok && (below == "" || below[0] == '.' || below[0] == '[')
@@ -78,6 +82,26 @@ func (m *Machine) open(key, path string) {
 	}
 	if strings.HasSuffix(key, ".client_ca_file") && !x509.NewCertPool().AppendCertsFromPEM(content) {
 		m.Fault(key, "%s holds no PEM certificate; write the CAs' certificates in it", path)
+	}
+}
+
+// mailboxFile is the key of the relay's mailbox file.
+const mailboxFile = "relay.offline_queue.file"
+
+// Mailbox looks at the relay's mailbox file, its folder and its key, if the
+// policy names them. It takes the time that reading the file takes.
+func (m *Machine) Mailbox() {
+	q := m.Policy.Relay.OfflineQueue
+	if q.File == "" {
+		return
+	}
+	key, err := mailbox.ReadKey(q.KeyFile)
+	if err != nil {
+		m.Fault("relay.offline_queue.key_file", "%v", err)
+		return
+	}
+	if err := mailbox.Look(q.File, key); err != nil {
+		m.Fault(mailboxFile, "%v", err)
 	}
 }
 
