@@ -52,16 +52,17 @@ func TestHandshakeLines(t *testing.T) {
 				key[:22]: 400, key + "=": 400, key + ", " + key: 400, "dGhlIHNhbXBsZSBub25jZR==": 400, "dGhlIHNhbXBs\tSBub25jZQ==": 400, "________________________": 400, "\u00e4AAAAAAAAAAAAAAAAAAAA==": 400}},
 	}
 	build := func(skip string, more ...string) string {
-		b := "GET /relay HTTP/1.1\r\n"
+		var b strings.Builder
+		b.WriteString("GET /relay HTTP/1.1\r\n")
 		for _, l := range lines {
 			if l.name != skip {
-				b += l.name + ": " + l.value + "\r\n"
+				b.WriteString(l.name + ": " + l.value + "\r\n")
 			}
 		}
 		for _, line := range more {
-			b += line + "\r\n"
+			b.WriteString(line + "\r\n")
 		}
-		return b + "\r\n"
+		return b.String() + "\r\n"
 	}
 	rows := 0
 	expect := func(what string, want int, head string) {
