@@ -66,7 +66,7 @@ func TestHandedOver(t *testing.T) {
 	for _, tt := range []struct{ name, says string }{
 		{"public", ""},
 		{"local", ""},
-		{"public", "in use by another listener"},
+		{"public", "it was taken before"},
 		{"publik", "there are connection, datagrams, local, plain, public, spare, twice"},
 		{"twice", "2 sockets of this name"},
 		{"datagrams", "no stream socket"},
