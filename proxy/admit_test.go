@@ -414,7 +414,14 @@ func TestCapsAreExact(t *testing.T) {
 						close(hold)
 					}()
 					failing.Store(false)
-					go e.reload(func(c *Config) { c.Limits.DrainSecs = round }) // in the middle of it all
+					go func() { // in the middle of it all
+						next, err := e.server.Prepare(e.changed(func(c *Config) { c.Limits.DrainSecs = round }))
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						next.Apply()
+					}()
 					each(func(c *memconn.Conn, random *rand.Rand) {
 						secure := tls.Client(c, quickTLS("relay.example.org"))
 						if n, _ := secure.Read(make([]byte, 1)); n == 1 {
