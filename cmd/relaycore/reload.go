@@ -14,12 +14,15 @@ func newReloader(p *policy.Policy, file string, relay *relaycore.Server, log *sl
 		File:    file,
 		InForce: p,
 		Need:    (*policy.Policy).NeedRelay,
-		Prepare: func(next *policy.Policy) (apply func(), err error) {
+		Prepare: func(next *policy.Policy) (apply func() []string, err error) {
 			reload, err := relay.Prepare(fit(next.Relay, descriptors(next)))
 			if err != nil {
 				return nil, err
 			}
-			return reload.Apply, nil
+			return func() []string {
+				reload.Apply()
+				return nil
+			}, nil
 		},
 		Log: log,
 	})

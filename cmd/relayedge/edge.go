@@ -57,7 +57,7 @@ func (e *edge) close() {
 // way and leaves everything as it is. Which sockets it opens and closes is decided
 // by the binds: whatever else changes, a listener whose bind is as it was never
 // closes.
-func (e *edge) prepare(p *policy.Policy) (apply func(), err error) {
+func (e *edge) prepare(p *policy.Policy) (apply func() (warnings []string), err error) {
 	certificates, certErr := e.store.Prepare(p.Certificates)
 	relay, relayErr := e.relay.prepare(p)
 	o, openErr := e.open(p)
@@ -69,12 +69,16 @@ func (e *edge) prepare(p *policy.Policy) (apply func(), err error) {
 		o.abandon()
 		return nil, err
 	}
-	return func() {
+	return func() (warnings []string) {
 		certificates.Apply() // first: listeners that come may serve names that come
 		relay()
 		next.Apply()
 		e.listeners, e.upstreams = o.listeners, o.upstreams
 		tell(e.log, p, e.listeners, descriptors(p))
+		for _, w := range certificates.Warnings() {
+			warnings = append(warnings, w.Error())
+		}
+		return warnings
 	}, nil
 }
 

@@ -16,7 +16,6 @@ type Reload struct {
 	authority *authority // of acme
 	domains   []*domain
 	warnings  []error
-	restart   []string
 }
 
 // Prepare does all of a change to cfg that can fail, and touches nothing that is
@@ -54,8 +53,8 @@ func (s *Store) Prepare(cfg Config) (*Reload, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	if cfg.ACME.plain() != s.plain {
-		r.restart = append(r.restart, "certificates.acme.http_bind")
+	if cfg.ACME.UsesHTTP() && s.plain == "" {
+		r.warnings = append(r.warnings, errors.New("certificates.acme.challenges: http-01 is answered from the next start on; until then the other challenge is used alone"))
 	}
 	return r, nil
 }
@@ -130,12 +129,8 @@ func (s *Store) ownMaking(before, names []string, held []source, now time.Time) 
 
 // Warnings are what an operator should mend though nothing is refused for it:
 // pairs whose files cannot be used, while an older certificate of theirs is in
-// force and stays so.
+// force and stays so; http-01, where nothing was bound for it at the start.
 func (r *Reload) Warnings() []error { return r.warnings }
-
-// NeedsRestart are the keys whose change takes effect with the next start alone.
-// Until then http-01 is answered where it was at the start, if it was.
-func (r *Reload) NeedsRestart() []string { return r.restart }
 
 // Apply puts the section in force. Handshakes that are under way end as they
 // began.

@@ -62,13 +62,13 @@ func TestHangups(t *testing.T) {
 	r := start(t, startPolicy)
 	prepared := make(chan struct{}, 100)
 	goOn := make(chan struct{})
-	r.prepare = func(*policy.Policy) (func(), error) {
+	r.prepare = func(*policy.Policy) (func() []string, error) {
 		prepared <- struct{}{}
 		select {
 		case <-goOn:
 		case <-t.Context().Done():
 		}
-		return func() {}, nil
+		return func() []string { return nil }, nil
 	}
 	hangUp(t)
 	controlled(t, r, hangups)

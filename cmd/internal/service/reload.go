@@ -21,9 +21,10 @@ type ReloadOptions struct {
 	InForce *policy.Policy // that the process was started with
 	Need    func(*policy.Policy) error
 	// Prepare builds all that the next policy takes and changes nothing yet; then
-	// apply swaps it in, which cannot fail. Keys that take a restart have their old
-	// values in next. Calls never overlap.
-	Prepare func(next *policy.Policy) (apply func(), err error)
+	// apply swaps it in, which cannot fail, and says what the operator should mend all
+	// the same. Keys that take a restart have their old values in next. Calls never
+	// overlap.
+	Prepare func(next *policy.Policy) (apply func() (warnings []string), err error)
 	Log     *slog.Logger // its level follows log.level
 }
 
@@ -56,6 +57,8 @@ func (r *Reloader) Policy() *policy.Policy { return r.inForce.Load() }
 type Outcome struct {
 	Changed []policyfile.Change `json:"changed,omitempty"` // is in force
 	Restart []policyfile.Change `json:"restart,omitempty"` // is in the file, and waits for a restart
+
+	Warnings []string `json:"warnings,omitempty"` // what to mend though nothing was refused for it
 }
 
 // Lines tells it to an operator, one line a key.
@@ -68,6 +71,9 @@ func (o Outcome) Lines() (lines []string) {
 	}
 	if len(lines) == 0 {
 		lines = append(lines, "nothing has changed")
+	}
+	for _, w := range o.Warnings {
+		lines = append(lines, "warning: "+w)
 	}
 	return lines
 }
@@ -140,7 +146,7 @@ func (r *Reloader) reload() (Outcome, error) {
 		return refuse(err)
 	}
 	err = r.guard(func() error {
-		apply()
+		o.Warnings = apply()
 		return nil
 	})
 	if err != nil {
@@ -152,7 +158,7 @@ func (r *Reloader) reload() (Outcome, error) {
 	return o, nil
 }
 
-func (r *Reloader) prepare(next *policy.Policy) (apply func(), err error) {
+func (r *Reloader) prepare(next *policy.Policy) (apply func() []string, err error) {
 	err = r.guard(func() (err error) {
 		apply, err = r.Prepare(next)
 		return err
@@ -184,6 +190,9 @@ func (r *Reloader) tell(o Outcome, err error) (Outcome, error) {
 			attrs = append(attrs, "waiting_for_restart", strings.Join(keys, " "))
 		}
 		r.Log.Info("the policy was reloaded", attrs...)
+		for _, w := range o.Warnings {
+			r.Log.Warn("the policy was reloaded, and something is to be mended", "warning", w)
+		}
 		return o, nil
 	}
 	r.refused.Add(1)

@@ -22,11 +22,12 @@ import (
 // running is a process that can reload, with nothing behind it.
 type running struct {
 	*Reloader
-	t       *testing.T
-	file    string
-	log     bytes.Buffer
-	prepare func(next *policy.Policy) (func(), error) // nil: what is right
-	applied *policy.Policy                            // by the latest apply
+	t        *testing.T
+	file     string
+	log      bytes.Buffer
+	prepare  func(next *policy.Policy) (func() []string, error) // nil: what is right
+	warnings []string
+	applied  *policy.Policy // by the latest apply
 }
 
 const startPolicy = `
@@ -46,11 +47,11 @@ func start(t *testing.T, src string) *running {
 	t.Cleanup(finish)
 	r.Reloader = NewReloader(ReloadOptions{
 		Command: policy.Edge, File: r.file, InForce: p, Need: (*policy.Policy).NeedEdge, Log: log,
-		Prepare: func(next *policy.Policy) (func(), error) {
+		Prepare: func(next *policy.Policy) (func() []string, error) {
 			if r.prepare != nil {
 				return r.prepare(next)
 			}
-			return func() { r.applied = next }, nil
+			return func() []string { r.applied = next; return r.warnings }, nil
 		},
 	})
 	return r
@@ -111,14 +112,23 @@ func TestReloadIsPutInForce(t *testing.T) {
 		t.Errorf("%q, %v", o.Lines(), err)
 	}
 	r.counts(3, 0)
+
+	// So is what to mend.
+	r.warnings = []string{"mend this"}
+	if o, err := r.Reload(t.Context()); err != nil || !slices.Equal(o.Lines(), []string{"nothing has changed", "warning: mend this"}) {
+		t.Errorf("%q, %v", o.Lines(), err)
+	}
+	if log := r.logged(); !strings.Contains(log, `level=WARN msg="the policy was reloaded, and something is to be mended" warning="mend this"`) {
+		t.Errorf("log: %s", log)
+	}
 }
 
 func TestReloadIsRefused(t *testing.T) {
-	fine := func(*policy.Policy) (func(), error) { return func() {}, nil }
+	fine := func(*policy.Policy) (func() []string, error) { return func() []string { return nil }, nil }
 	for _, row := range []struct {
 		name    string
 		src     string
-		prepare func(*policy.Policy) (func(), error)
+		prepare func(*policy.Policy) (func() []string, error)
 		says    []string
 		lines   int // of the log
 	}{
@@ -127,9 +137,9 @@ func TestReloadIsRefused(t *testing.T) {
 		{"one fault", "limits: {max_connections: 0}\n" + startPolicy, fine, []string{"policy.yaml:1:27: limits.max_connections"}, 1},
 		{"nothing to do", "limits: {}\n", fine, []string{"policy.yaml: listeners: none is written"}, 1},
 		{"no YAML", "{", fine, []string{"policy.yaml:1"}, 1},
-		{"what cannot be built", startPolicy, func(*policy.Policy) (func(), error) { return nil, errors.New("the port is taken") }, []string{"the port is taken"}, 1},
+		{"what cannot be built", startPolicy, func(*policy.Policy) (func() []string, error) { return nil, errors.New("the port is taken") }, []string{"the port is taken"}, 1},
 		{"what does not fit the old values", startPolicy + "relay: {in_process: true}", fine, []string{"relay.in_process: takes a restart"}, 1},
-		{"a fault of the program", startPolicy, func(*policy.Policy) (func(), error) { panic("x") }, []string{"a fault of the program"}, 2},
+		{"a fault of the program", startPolicy, func(*policy.Policy) (func() []string, error) { panic("x") }, []string{"a fault of the program"}, 2},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			r := start(t, startPolicy)
@@ -176,7 +186,7 @@ func TestReloadIsRefused(t *testing.T) {
 	})
 	t.Run("a fault half way", func(t *testing.T) {
 		r := start(t, startPolicy)
-		r.prepare = func(*policy.Policy) (func(), error) { return func() { panic("x") }, nil }
+		r.prepare = func(*policy.Policy) (func() []string, error) { return func() []string { panic("x") }, nil }
 		_, err := r.Reload(t.Context())
 		if err == nil || strings.Contains(err.Error(), "stays as it was") || !strings.Contains(err.Error(), "in part: restart") || !strings.Contains(r.logged(), "in part: restart") {
 			t.Error(err)
@@ -213,7 +223,7 @@ func TestReloadTellsOfFiles(t *testing.T) {
 	}
 	// A reload that is refused has read nothing.
 	write("192.0.2.3\n")
-	r.prepare = func(*policy.Policy) (func(), error) { return nil, errors.New("no") }
+	r.prepare = func(*policy.Policy) (func() []string, error) { return nil, errors.New("no") }
 	r.Reload(t.Context())
 	r.prepare = nil
 	if got := reload(); !slices.Equal(got, []string{"limits.deny_file: the content of the file has changed"}) {
@@ -226,12 +236,12 @@ func TestReloadsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, startPolicy)
 		var inside atomic.Int32
-		r.prepare = func(*policy.Policy) (func(), error) {
+		r.prepare = func(*policy.Policy) (func() []string, error) {
 			if inside.Add(1) != 1 {
 				t.Error("two at once")
 			}
 			time.Sleep(time.Second)
-			return func() { inside.Add(-1) }, nil
+			return func() []string { inside.Add(-1); return nil }, nil
 		}
 		begin := time.Now()
 		var all sync.WaitGroup
