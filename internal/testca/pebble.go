@@ -128,11 +128,13 @@ func start(t testing.TB, o Options, certificate, key, dns string) (address, mana
 			t.Logf("pebble wrote:\n%s", out.String())
 		}
 	})
-	for deadline := time.Now().Add(patience); ; {
-		conn, err := net.DialTimeout("tcp", address, time.Second)
+	deadline := time.Now().Add(patience)
+	for left := []string{address, management}; len(left) > 0; {
+		conn, err := net.DialTimeout("tcp", left[0], time.Second)
 		if err == nil {
 			conn.Close()
-			return address, management
+			left = left[1:]
+			continue
 		}
 		select {
 		case err := <-exited:
@@ -144,6 +146,7 @@ func start(t testing.TB, o Options, certificate, key, dns string) (address, mana
 			t.Fatalf("pebble does not listen: %v\n%s", err, out.String())
 		}
 	}
+	return address, management
 }
 
 func freeAddress(t testing.TB) string {
