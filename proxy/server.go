@@ -86,8 +86,7 @@ type serving struct {
 // destination is an upstream as the policy in force has it.
 type destination struct {
 	*upstream.Upstream
-	config    upstream.Config
-	endChecks context.CancelFunc // nil before they began
+	config upstream.Config
 }
 
 // New builds the edge from a config in the ranges of its tags. It starts nothing;
@@ -174,14 +173,14 @@ func (l *listener) close() {
 	l.socket.Close()
 }
 
-// check requires mu. It begins the health checks of an upstream, if the server serves.
+// check requires mu. It begins the health checks of an upstream, if the server
+// serves. They end with it, or when the upstream is retired.
 func (s *Server) check(d *destination) {
 	if s.serving == nil {
 		return
 	}
-	ctx, end := context.WithCancel(s.serving.checking)
-	d.endChecks = end
-	s.serving.checks.Go(func() { d.Run(ctx) })
+	checking := s.serving.checking
+	s.serving.checks.Go(func() { d.Run(checking) })
 }
 
 // Ready reports whether the edge can serve: nil, or why not.
