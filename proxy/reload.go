@@ -81,7 +81,9 @@ func (r *Reload) Apply() {
 	s := r.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gate.SetLimits(r.limits) // Prepare has had them validated
+	if err := s.gate.SetLimits(r.limits); err != nil {
+		panic("proxy: limits that Prepare let pass: " + err.Error())
+	}
 	s.places.SetMost(r.config.Limits.MaxHandshakes)
 	s.limits.Store(&r.config.Limits)
 
