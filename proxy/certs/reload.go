@@ -15,8 +15,6 @@ type Reload struct {
 	acme      *manager   // the one in force, or another
 	authority *authority // of acme
 	domains   []*domain
-	warnings  []error
-	restart   []string
 }
 
 // Prepare does all of a change to cfg that can fail, and touches nothing that is
@@ -25,16 +23,16 @@ type Reload struct {
 //
 // What is the same in both sections goes on: a pair of the same files keeps its
 // certificate, whatever the files hold by now, and takes what they hold as it
-// does at any time (Warnings tells where they hold nothing better); a CA of the
-// same directory and storage keeps its orders, its pauses and the certificates of
-// the names that stay. Prepare and Apply are for one caller at a time, and a
-// Reload holds until the next one is applied.
+// does at any time; a CA of the same directory and storage keeps its orders, its
+// pauses and the certificates of the names that stay. Where http-01 is answered
+// changes with the next start alone. Prepare and Apply are for one caller at a
+// time, and a Reload holds until the next one is applied.
 func (s *Store) Prepare(cfg Config) (*Reload, error) {
 	if err := errors.Join(cfg.Validate(), cfg.ACME.Validate()); err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	s.mu.Lock()
-	before, held := s.config, s.sources
+	held := s.sources
 	s.mu.Unlock()
 	r := &Reload{store: s, config: cfg}
 	now := time.Now()
@@ -45,7 +43,7 @@ func (s *Store) Prepare(cfg Config) (*Reload, error) {
 		}
 	}
 	if len(cfg.SelfIssued) > 0 {
-		src, err := s.ownMaking(before.SelfIssued, cfg.SelfIssued, held, now)
+		src, err := s.ownMaking(cfg.SelfIssued, held, now)
 		if err != nil {
 			faults = append(faults, err)
 		}
@@ -54,42 +52,28 @@ func (s *Store) Prepare(cfg Config) (*Reload, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	if cfg.ACME.plain() != s.plain {
-		r.restart = append(r.restart, "certificates.acme.http_bind")
-	}
 	return r, nil
 }
 
 // openPairs has a source for each pair: the one that is held, or another.
 func (r *Reload) openPairs(held []source, now time.Time) (faults []error) {
-	s := r.store
 	held = slices.Clone(held)
 	for _, pair := range r.config.Files {
 		at := slices.IndexFunc(held, func(src source) bool {
 			p, ok := src.(*filePair)
 			return ok && p.FilePair == pair
 		})
-		if at < 0 {
-			src, err := openPair(pair, now, s.log)
-			if err != nil {
-				faults = append(faults, err)
-				continue
-			}
-			r.sources = append(r.sources, src)
+		if at >= 0 {
+			r.sources = append(r.sources, held[at])
+			held = slices.Delete(held, at, at+1) // a pair that is written twice has two
 			continue
 		}
-		p := held[at].(*filePair)
-		held = slices.Delete(held, at, at+1) // a pair that is written twice has two
-		r.sources = append(r.sources, p)
-		cert, _, err := pair.load()
-		if err == nil {
-			s.mu.Lock()
-			err = p.mayReplace(cert, now)
-			s.mu.Unlock()
-		}
+		src, err := openPair(pair, now, r.store.log)
 		if err != nil {
-			r.warnings = append(r.warnings, fmt.Errorf("certificate %s with key %s: %w; the certificate in force stays", pair.Certificate, pair.Key, err))
+			faults = append(faults, err)
+			continue
 		}
+		r.sources = append(r.sources, src)
 	}
 	return faults
 }
@@ -119,23 +103,14 @@ func (r *Reload) openNames(now time.Time) (err error) {
 
 // ownMaking is the certificate of our own making: the one that is held, if its
 // names are the same.
-func (s *Store) ownMaking(before, names []string, held []source, now time.Time) (source, error) {
+func (s *Store) ownMaking(names []string, held []source, now time.Time) (source, error) {
 	for _, src := range held {
-		if _, ok := src.(*selfIssued); ok && slices.Equal(before, names) {
-			return src, nil
+		if own, ok := src.(*selfIssued); ok && slices.Equal(own.written, names) {
+			return own, nil
 		}
 	}
 	return openSelfIssued(names, now, s.log)
 }
-
-// Warnings are what an operator should mend though nothing is refused for it:
-// pairs whose files cannot be used, while an older certificate of theirs is in
-// force and stays so.
-func (r *Reload) Warnings() []error { return r.warnings }
-
-// NeedsRestart are the keys whose change takes effect with the next start alone.
-// Until then http-01 is answered where it was at the start, if it was.
-func (r *Reload) NeedsRestart() []string { return r.restart }
 
 // Apply puts the section in force. Handshakes that are under way end as they
 // began.
@@ -149,7 +124,7 @@ func (r *Reload) Apply() {
 			s.WithoutHTTP01()
 		}
 	}
-	s.config, s.sources = r.config, r.sources
+	s.sources = r.sources
 	s.acme.Store(r.acme)
 	now := time.Now()
 	for _, src := range s.sources {
