@@ -13,11 +13,10 @@
 //     reason that passes is tried again after a pause.
 //  2. listener.admit looks for room among the descriptors and asks the gate, before
 //     any TLS, goroutine, buffer or log line. What is refused is counted, and closed
-//     by listener.refuse, unless listener.turnAway finds it a place in the lane
-//     (lane.go): there a CA's validation gets in although the caps are full. On a
-//     listener with trust_proxy_from only the global slot is taken; a peer outside
-//     it is refused. The peers of a unix socket have no address: they take the
-//     global slot alone, and the permissions of the file say who is trusted.
+//     by terms.refuse. On a listener with trust_proxy_from only the global slot is
+//     taken; a peer outside it is refused. The peers of a unix socket have no
+//     address: they take the global slot alone, and the permissions of the file say
+//     who is trusted.
 //  3. session.awaitProxyHeader reads the header that a trusted peer owes, in
 //     proxy_header_timeout_secs in all, and charges the client that it names. A
 //     LOCAL, UNSPEC or UNKNOWN header names nobody: the connection keeps its
@@ -36,6 +35,27 @@
 //     bucket, ends of streams passed on, silence and stalls timed.
 //  8. session.finish counts the one outcome and gives the lease, the room and
 //     the upstream's count back.
+//
+// A CA's validation has to get in although the caps are full. While one may come,
+// what a cap refuses is no more than turned away (listener.turnAway at accept,
+// session.turnedAway behind it): it may take a place in the lane (lane.go), where
+// session.validate answers a validation and refuses everything else.
+//
+// # Around the connections
+//
+// New builds the server by a first reload, and Server.Serve runs it: an accept
+// loop for each listener, the health checks of each upstream, the rotation of
+// ticket keys (tickets.go), and the watch for load balancers that are taken for
+// one client (balancer.go).
+//
+// A reload (reload.go) is made ready by Server.Prepare, which does all of it that
+// can fail, and put in force by Reload.Apply. What a policy says of a listener is
+// its terms: a connection keeps the ones that it came in under, and newcomers get
+// those in force. Sockets, upstreams and counts that both policies have go on.
+//
+// When Serve's context ends, the listeners close and Server.drain (drain.go) ends
+// who has not reached a relay, gives the others drain_secs, and closes what is
+// left, spread out.
 //
 // # Engines
 //

@@ -97,9 +97,9 @@ func serveLane(s *session, place *admission.Place, r Reason) {
 	until := s.accepted.Add(laneTime)
 	if !s.terms.trust.Empty() {
 		s.wire.SetReadDeadline(until)
-		var refused Reason
-		if place, refused = s.nameInLane(place, r); refused != "" {
-			s.end(refused)
+		if place, r = s.nameInLane(place, r); place == nil {
+			s.terms.partWith(s.conn)
+			s.end(r)
 			return
 		}
 	}
@@ -107,27 +107,25 @@ func serveLane(s *session, place *admission.Place, r Reason) {
 }
 
 // nameInLane reads the header that a trusted peer owes, and has the client that
-// it names take the place of the peer. A deny list refuses it here too.
+// it names take the place of the peer; without a place it is refused for the
+// reason returned. A deny list refuses it here too.
 func (s *session) nameInLane(place *admission.Place, r Reason) (*admission.Place, Reason) {
 	h, rest, err := proxyheader.Read(s.wire, proxyheader.V1|proxyheader.V2)
-	held := place.Leave()
-	switch {
-	case !held:
+	if !place.Leave() || err != nil {
 		return nil, r
-	case err == nil && h.Source.IsValid():
+	}
+	if h.Source.IsValid() {
 		s.client, s.target = h.Source, h.Destination
 		if s.server.gate.Denies(h.Source.Addr()) {
-			r, err = admission.Denied, net.ErrClosed
+			return nil, admission.Denied
 		}
 	}
-	if err == nil {
-		s.wire.unread(rest)
-		if place, ok := s.enterLane(time.Now(), r); ok {
-			return place, ""
-		}
+	s.wire.unread(rest)
+	place, ok := s.enterLane(time.Now(), r)
+	if !ok {
+		return nil, r
 	}
-	s.terms.partWith(s.conn)
-	return nil, r
+	return place, r
 }
 
 // validate lets a CA validate a name, and refuses everything else for r. Nobody

@@ -78,6 +78,14 @@ func (l *listener) accept(ctx context.Context) error {
 	}
 }
 
+// close requires the server's mu. The listener accepts nobody any longer.
+func (l *listener) close() {
+	if l.stop != nil {
+		l.stop()
+	}
+	l.socket.Close()
+}
+
 // admit asks the gate and starts the session. Behind a load balancer only the
 // global slot is taken here: the PROXY header names the client later.
 func (l *listener) admit(conn net.Conn) {

@@ -40,14 +40,15 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 	}
 	r.sockets = sockopt.Options{BufferBytes: cfg.Limits.SocketBufferBytes, Patience: cfg.Limits.times().writerStall}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.drains {
+	drains, upstreams, listeners := s.drains, s.upstreams, s.listeners // each replaced as a whole
+	s.mu.Unlock()
+	if drains {
 		return nil, errors.New("the edge is ending: it takes no other policy")
 	}
 	for name, c := range cfg.Upstreams {
 		d := &destination{config: c}
-		if before := s.upstreams[name]; before != nil {
-			d.Upstream, d.endChecks = before.Upstream, before.endChecks
+		if before := upstreams[name]; before != nil {
+			d.Upstream = before.Upstream
 		} else {
 			d.Upstream = upstream.New(name, c, s.log, s.dial)
 		}
@@ -58,13 +59,15 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 		if err != nil {
 			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
 		}
-		built := newListener(s, l.Socket)
-		if i := slices.IndexFunc(s.listeners, func(other *listener) bool { return other.socket == l.Socket }); i >= 0 {
-			built = s.listeners[i]
+		var next *listener
+		if i := slices.IndexFunc(listeners, func(held *listener) bool { return held.socket == l.Socket }); i >= 0 {
+			next = listeners[i]
 		} else if err := r.sockets.Apply(l.Socket); err != nil {
 			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
+		} else {
+			next = newListener(s, l.Socket)
 		}
-		r.listeners, r.terms = append(r.listeners, built), append(r.terms, t)
+		r.listeners, r.terms = append(r.listeners, next), append(r.terms, t)
 	}
 	return r, nil
 }
@@ -78,7 +81,9 @@ func (r *Reload) Apply() {
 	s := r.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gate.SetLimits(r.limits) // Prepare has had them validated
+	if err := s.gate.SetLimits(r.limits); err != nil {
+		panic("proxy: limits that Prepare let pass: " + err.Error())
+	}
 	s.places.SetMost(r.config.Limits.MaxHandshakes)
 	s.limits.Store(&r.config.Limits)
 
@@ -115,9 +120,6 @@ func (r *Reload) Apply() {
 	for name, d := range before {
 		if s.upstreams[name] == nil {
 			d.Retire()
-			if d.endChecks != nil {
-				d.endChecks()
-			}
 		}
 	}
 	if s.drains { // it began after Prepare

@@ -76,8 +76,8 @@ type Server struct {
 
 // serving is what a Serve that accepts has started, and what a reload adds to it.
 type serving struct {
-	ctx      context.Context // accepts and what belongs to them
-	fail     context.CancelCauseFunc
+	ctx      context.Context         // accepts and what belongs to them
+	fail     context.CancelCauseFunc // ends ctx, for a listener that failed for good
 	accepts  sync.WaitGroup
 	checking context.Context // health checks, which go on in a drain
 	checks   sync.WaitGroup
@@ -86,8 +86,7 @@ type serving struct {
 // destination is an upstream as the policy in force has it.
 type destination struct {
 	*upstream.Upstream
-	config    upstream.Config
-	endChecks context.CancelFunc // nil before they began
+	config upstream.Config
 }
 
 // New builds the edge from a config in the ranges of its tags. It starts nothing;
@@ -122,11 +121,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	defer fail(nil)
 	checking, endChecks := context.WithCancel(context.Background())
 	defer endChecks()
-	now := &serving{ctx: ctx, fail: fail, checking: checking}
-	now.accepts.Go(func() { s.rotateTickets(ctx) })
-	now.accepts.Go(func() { s.watchBalancers(ctx) })
+	run := &serving{ctx: ctx, fail: fail, checking: checking}
+	run.accepts.Go(func() { s.rotateTickets(ctx) })
+	run.accepts.Go(func() { s.watchBalancers(ctx) })
 	s.mu.Lock()
-	s.serving = now
+	s.serving = run
 	for _, l := range s.listeners {
 		s.listen(l)
 	}
@@ -141,10 +140,10 @@ func (s *Server) Serve(ctx context.Context) error {
 		l.close()
 	}
 	s.mu.Unlock()
-	now.accepts.Wait()
+	run.accepts.Wait()
 	s.drain()
 	endChecks()
-	now.checks.Wait()
+	run.checks.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -156,32 +155,24 @@ func (s *Server) listen(l *listener) {
 	if s.serving == nil {
 		return
 	}
-	now := s.serving
-	ctx, stop := context.WithCancel(now.ctx)
+	run := s.serving
+	ctx, stop := context.WithCancel(run.ctx)
 	l.stop = stop
-	now.accepts.Go(func() {
+	run.accepts.Go(func() {
 		if err := l.accept(ctx); err != nil {
-			now.fail(fmt.Errorf("listener %s: %w", l.terms.Load().config.Name, err))
+			run.fail(fmt.Errorf("listener %s: %w", l.terms.Load().config.Name, err))
 		}
 	})
 }
 
-// close requires the server's mu. The listener accepts nobody any longer.
-func (l *listener) close() {
-	if l.stop != nil {
-		l.stop()
-	}
-	l.socket.Close()
-}
-
-// check requires mu. It begins the health checks of an upstream, if the server serves.
+// check requires mu. It begins the health checks of an upstream, if the server
+// serves. They end with it, or when the upstream is retired.
 func (s *Server) check(d *destination) {
 	if s.serving == nil {
 		return
 	}
-	ctx, end := context.WithCancel(s.serving.checking)
-	d.endChecks = end
-	s.serving.checks.Go(func() { d.Run(ctx) })
+	checking := s.serving.checking
+	s.serving.checks.Go(func() { d.Run(checking) })
 }
 
 // Ready reports whether the edge can serve: nil, or why not.

@@ -23,10 +23,10 @@ import (
 	"relayedge/proxy/upstream"
 )
 
-// session is one admitted connection, from accept to its one outcome. It is
-// the seam at which an engine fits: an engine moves the bytes and watches the
-// time; what a connection may do, where it goes, what the relay is told and how
-// its end is counted are decided here, in this order:
+// session is one connection that was admitted, or let into the lane, from accept
+// to its one outcome. It is the seam at which an engine fits: an engine moves the
+// bytes and watches the time; what a connection may do, where it goes, what the
+// relay is told and how its end is counted are decided here, in this order:
 //
 //	named      the client's address is known (from the socket, or a PROXY header)
 //	enter      a place among the handshakes in flight is taken, where TLS is looked at

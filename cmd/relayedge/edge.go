@@ -70,14 +70,11 @@ func (e *edge) prepare(p *policy.Policy) (apply func() (warnings []string), err 
 		return nil, err
 	}
 	return func() (warnings []string) {
-		certificates.Apply() // first: listeners that come may serve names that come
+		warnings = certificates.Apply() // first: listeners that come may serve names that come
 		relay()
 		next.Apply()
 		e.listeners, e.upstreams = o.listeners, o.upstreams
 		tell(e.log, p, e.listeners, descriptors(p))
-		for _, w := range certificates.Warnings() {
-			warnings = append(warnings, w.Error())
-		}
 		return warnings
 	}, nil
 }

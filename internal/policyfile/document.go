@@ -108,20 +108,23 @@ func (d *Document) Origin(key string) string {
 	return "default"
 }
 
+// Below reports whether a key is another, or stands inside it. All stand inside
+// the key "", the whole file.
+func Below(key, section string) bool {
+	rest, ok := strings.CutPrefix(key, section)
+	return ok && (section == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
 // Clean reports whether the key and all below it were read without fault, so
 // that its value can be held against others.
 func (d *Document) Clean(key string) bool {
-	within := func(inner, outer string) bool {
-		rest, ok := strings.CutPrefix(inner, outer)
-		return ok && (outer == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
-	}
 	for _, f := range d.faults {
-		if f.Key == "" || within(f.Key, key) || within(key, f.Key) {
+		if f.Key == "" || Below(f.Key, key) || Below(key, f.Key) {
 			return false
 		}
 	}
 	for k := range d.dirty {
-		if within(k, key) || within(key, k) {
+		if Below(k, key) || Below(key, k) {
 			return false
 		}
 	}

@@ -15,7 +15,6 @@ type Reload struct {
 	acme      *manager   // the one in force, or another
 	authority *authority // of acme
 	domains   []*domain
-	warnings  []error
 }
 
 // Prepare does all of a change to cfg that can fail, and touches nothing that is
@@ -24,16 +23,16 @@ type Reload struct {
 //
 // What is the same in both sections goes on: a pair of the same files keeps its
 // certificate, whatever the files hold by now, and takes what they hold as it
-// does at any time (Warnings tells where they hold nothing better); a CA of the
-// same directory and storage keeps its orders, its pauses and the certificates of
-// the names that stay. Prepare and Apply are for one caller at a time, and a
-// Reload holds until the next one is applied.
+// does at any time; a CA of the same directory and storage keeps its orders, its
+// pauses and the certificates of the names that stay. Where http-01 is answered
+// changes with the next start alone. Prepare and Apply are for one caller at a
+// time, and a Reload holds until the next one is applied.
 func (s *Store) Prepare(cfg Config) (*Reload, error) {
 	if err := errors.Join(cfg.Validate(), cfg.ACME.Validate()); err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	s.mu.Lock()
-	before, held := s.config, s.sources
+	held := s.sources
 	s.mu.Unlock()
 	r := &Reload{store: s, config: cfg}
 	now := time.Now()
@@ -44,7 +43,7 @@ func (s *Store) Prepare(cfg Config) (*Reload, error) {
 		}
 	}
 	if len(cfg.SelfIssued) > 0 {
-		src, err := s.ownMaking(before.SelfIssued, cfg.SelfIssued, held, now)
+		src, err := s.ownMaking(cfg.SelfIssued, held, now)
 		if err != nil {
 			faults = append(faults, err)
 		}
@@ -53,42 +52,28 @@ func (s *Store) Prepare(cfg Config) (*Reload, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	if cfg.ACME.UsesHTTP() && s.plain == "" {
-		r.warnings = append(r.warnings, errors.New("certificates.acme.challenges: http-01 is answered from the next start on; until then the other challenge is used alone"))
-	}
 	return r, nil
 }
 
 // openPairs has a source for each pair: the one that is held, or another.
 func (r *Reload) openPairs(held []source, now time.Time) (faults []error) {
-	s := r.store
 	held = slices.Clone(held)
 	for _, pair := range r.config.Files {
 		at := slices.IndexFunc(held, func(src source) bool {
 			p, ok := src.(*filePair)
 			return ok && p.FilePair == pair
 		})
-		if at < 0 {
-			src, err := openPair(pair, now, s.log)
-			if err != nil {
-				faults = append(faults, err)
-				continue
-			}
-			r.sources = append(r.sources, src)
+		if at >= 0 {
+			r.sources = append(r.sources, held[at])
+			held = slices.Delete(held, at, at+1) // a pair that is written twice has two
 			continue
 		}
-		p := held[at].(*filePair)
-		held = slices.Delete(held, at, at+1) // a pair that is written twice has two
-		r.sources = append(r.sources, p)
-		cert, _, err := pair.load()
-		if err == nil {
-			s.mu.Lock()
-			err = p.mayReplace(cert, now)
-			s.mu.Unlock()
-		}
+		src, err := openPair(pair, now, r.store.log)
 		if err != nil {
-			r.warnings = append(r.warnings, fmt.Errorf("certificate %s with key %s: %w; the certificate in force stays", pair.Certificate, pair.Key, err))
+			faults = append(faults, err)
+			continue
 		}
+		r.sources = append(r.sources, src)
 	}
 	return faults
 }
@@ -118,23 +103,20 @@ func (r *Reload) openNames(now time.Time) (err error) {
 
 // ownMaking is the certificate of our own making: the one that is held, if its
 // names are the same.
-func (s *Store) ownMaking(before, names []string, held []source, now time.Time) (source, error) {
+func (s *Store) ownMaking(names []string, held []source, now time.Time) (source, error) {
 	for _, src := range held {
-		if _, ok := src.(*selfIssued); ok && slices.Equal(before, names) {
-			return src, nil
+		if own, ok := src.(*selfIssued); ok && slices.Equal(own.written, names) {
+			return own, nil
 		}
 	}
 	return openSelfIssued(names, now, s.log)
 }
 
-// Warnings are what an operator should mend though nothing is refused for it:
-// pairs whose files cannot be used, while an older certificate of theirs is in
-// force and stays so; http-01, where nothing was bound for it at the start.
-func (r *Reload) Warnings() []error { return r.warnings }
-
 // Apply puts the section in force. Handshakes that are under way end as they
-// began.
-func (r *Reload) Apply() {
+// began. It returns what the operator should mend though nothing is refused for
+// it: pairs whose files cannot be used, while an older certificate of theirs is in
+// force and stays so; http-01, where it was not answered before.
+func (r *Reload) Apply() (warnings []string) {
 	s := r.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,19 +124,24 @@ func (r *Reload) Apply() {
 		r.acme.take(r.authority, r.domains)
 		if s.plain == "" && r.config.ACME.UsesHTTP() {
 			s.WithoutHTTP01()
+			warnings = append(warnings, "certificates.acme.challenges: http-01 is answered from the next start on; until then the other challenge is used alone")
 		}
 	}
-	s.config, s.sources = r.config, r.sources
+	s.sources = r.sources
 	s.acme.Store(r.acme)
 	now := time.Now()
 	for _, src := range s.sources {
 		src.refresh(now) // what files hold by now, and what was issued since Prepare
+		if p, ok := src.(*filePair); ok && p.fault != "" {
+			warnings = append(warnings, fmt.Sprintf("certificate %s with key %s: %s; the certificate in force stays", p.Certificate, p.Key, p.fault))
+		}
 	}
 	s.served.Store(newSnapshot(s.sources))
 	select {
 	case s.reloaded <- struct{}{}:
 	default: // Watch will look anyway
 	}
+	return warnings
 }
 
 // plain is where http-01 is to be answered; empty: nowhere.

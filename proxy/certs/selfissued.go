@@ -24,13 +24,14 @@ const (
 // selfIssued is the certificate of our own making. It lives in memory: a key on
 // disk would ask to be trusted and kept.
 type selfIssued struct {
-	log    *slog.Logger
-	issued []string
-	cert   *tls.Certificate
+	log     *slog.Logger
+	written []string // the names as the section has them
+	issued  []string
+	cert    *tls.Certificate
 }
 
 func openSelfIssued(names []string, now time.Time, log *slog.Logger) (*selfIssued, error) {
-	s := &selfIssued{log: log}
+	s := &selfIssued{log: log, written: names}
 	for _, written := range names {
 		name, err := issuableName(written)
 		if err != nil {

@@ -27,6 +27,12 @@
 // no socket and keep no time: the challenges are answered by the edge's own
 // listeners (validation.go, http01.go), and when to order is decided here, from a
 // record for each name that is in the storage before the order is placed.
+//
+// # Reload
+//
+// A store is opened by a first reload. [Store.Prepare] does all of another
+// section that can fail, and [Reload.Apply] swaps it in: sources that both
+// sections have stay what they are, with what they hold.
 package certs
 
 import (
@@ -67,6 +73,7 @@ type source interface {
 // any time, those that change it aside: see Prepare.
 type Store struct {
 	log        *slog.Logger
+	plain      string      // the http_bind of the start; empty: none
 	challenges *challenges // of every manager that this store has had
 	orders     orderCounts
 	served     atomic.Pointer[snapshot]
@@ -74,9 +81,7 @@ type Store struct {
 	reloaded   chan struct{}           // acme is another one
 
 	mu      sync.Mutex // held while sources refresh: never by a lookup
-	config  Config     // in force
 	sources []source   // in configured order
-	plain   string     // the http_bind of the start; empty: none
 }
 
 // Open loads every certificate. A pair that cannot be used is an error that

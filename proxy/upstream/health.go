@@ -20,9 +20,9 @@ const (
 	goodbyeBytes = 64 << 10
 )
 
-// Run checks the addresses until ctx ends, as the config in force says: each by
-// itself, one check after the other. It returns when the last check has ended, a
-// second after ctx at most.
+// Run checks the addresses until ctx ends or the upstream is retired, as the
+// config in force says: each by itself, one check after the other. It returns
+// when the last check has ended, a second later at most.
 func (u *Upstream) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, end := context.WithCancel(ctx)
@@ -30,6 +30,10 @@ func (u *Upstream) Run(ctx context.Context) {
 		addresses, interval := u.addresses, time.Duration(u.Config().HealthCheckSecs)*time.Second
 		u.endRound = end
 		u.mu.Unlock()
+		if len(addresses) == 0 { // it is retired
+			end()
+			break
+		}
 		var checks sync.WaitGroup
 		if interval > 0 {
 			for _, a := range addresses {

@@ -342,3 +342,32 @@ func TestNotLost(t *testing.T) {
 		l.Release()
 	})
 }
+
+// The checks of an upstream end when it is retired, before they began too.
+func TestRetirementEndsTheChecks(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			u := New("relay", checking("127.0.0.1:7777"), discard, func(context.Context, string, string) (net.Conn, error) {
+				return nil, syscall.ECONNREFUSED
+			})
+			if before {
+				u.Retire()
+			}
+			ended := make(chan struct{})
+			go func() {
+				u.Run(context.Background())
+				close(ended)
+			}()
+			if !before {
+				time.Sleep(time.Minute)
+				u.Retire()
+			}
+			synctest.Wait()
+			select {
+			case <-ended:
+			default:
+				t.Fatalf("they go on; retired before they began: %v", before)
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 // Package policy is the one file that both commands read: which sections it
-// has, and what crosses them. What a section means, and its ranges, belong to
-// the package that owns its config struct; YAML belongs to policyfile.
+// has, what crosses them (judge.go), and what a reload makes of each key
+// (reload.go). What a section means, and its ranges, belong to the package that
+// owns its config struct; YAML belongs to policyfile.
 package policy
 
 import (

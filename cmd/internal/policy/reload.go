@@ -83,18 +83,12 @@ var effects = []struct {
 	{"log.client_addresses", Restart, Restart},
 }
 
-// below reports whether a key is another, or stands inside it.
-func below(key, section string) bool {
-	rest, ok := strings.CutPrefix(key, section)
-	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
-}
-
 // Effect returns what the command makes of a change of the key, where relayedge
 // runs the relay in its process.
 func (c Command) Effect(key string) Effect {
 	effect, longest := Unread, 0
 	for _, row := range effects {
-		if len(row.key) > longest && below(key, row.key) {
+		if len(row.key) > longest && policyfile.Below(key, row.key) {
 			longest = len(row.key)
 			effect = row.edge
 			if c == Relay {
@@ -107,7 +101,7 @@ func (c Command) Effect(key string) Effect {
 
 // reads reports whether a policy's key is the command's business.
 func (c Command) reads(p *Policy, key string) bool {
-	return c.Effect(key) != Unread && (c == Relay || p.Relay.InProcess || !below(key, "relay") || key == "relay.in_process")
+	return c.Effect(key) != Unread && (c == Relay || p.Relay.InProcess || !policyfile.Below(key, "relay") || key == "relay.in_process")
 }
 
 // Changes returns what the command puts in force of the changes between the

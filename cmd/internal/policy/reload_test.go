@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"relayedge/internal/policyfile"
 )
 
 const reloadFile = "../../../docs/reload.md"
@@ -25,7 +27,7 @@ func TestEffectsHoldEveryKey(t *testing.T) {
 			key         string
 			edge, relay Effect
 		}) bool {
-			return below(key.Path, row.key)
+			return policyfile.Below(key.Path, row.key)
 		}) {
 			t.Errorf("%s has no row: say what a reload makes of it", key.Path)
 		}
@@ -49,7 +51,7 @@ func TestEffectsHoldEveryKey(t *testing.T) {
 func mixed(section string) bool {
 	var of []struct{ edge, relay Effect }
 	for _, row := range effects {
-		if below(row.key, section) {
+		if policyfile.Below(row.key, section) {
 			of = append(of, struct{ edge, relay Effect }{row.edge, row.relay})
 		}
 	}

@@ -53,10 +53,7 @@ func (m *Machine) Files(keys ...string) {
 		if f.Key == mailboxFile {
 			continue // it need not be there; Mailbox looks at it
 		}
-		if slices.ContainsFunc(keys, func(key string) bool {
-			below, ok := strings.CutPrefix(f.Key, key)
-			return ok && (below == "" || below[0] == '.' || below[0] == '[')
-		}) {
+		if slices.ContainsFunc(keys, func(key string) bool { return policyfile.Below(f.Key, key) }) {
 			m.open(f.Key, f.Text)
 		}
 	}

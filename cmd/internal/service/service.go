@@ -1,5 +1,7 @@
 // Package service is what both commands do around what they run: logging,
-// signals, the metrics endpoint, the subcommands that only differ by name.
+// signals, the metrics endpoint, reloads (reload.go) and the control socket that
+// asks for them (control.go), check --machine, the subcommands that only differ by
+// name.
 package service
 
 import (
