@@ -39,15 +39,18 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 		return nil, err
 	}
 	r.sockets = sockopt.Options{BufferBytes: cfg.Limits.SocketBufferBytes, Patience: cfg.Limits.times().writerStall}
+	// The lock is not held while files are read: newcomers wait for it. Apply alone
+	// changes what is in force.
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.drains {
+	drains, inForce, upstreams := s.drains, s.listeners, s.upstreams
+	s.mu.Unlock()
+	if drains {
 		return nil, errors.New("the edge is ending: it takes no other policy")
 	}
 	for name, c := range cfg.Upstreams {
 		d := &destination{config: c}
-		if before := s.upstreams[name]; before != nil {
-			d.Upstream, d.endChecks = before.Upstream, before.endChecks
+		if before := upstreams[name]; before != nil {
+			d.Upstream = before.Upstream
 		} else {
 			d.Upstream = upstream.New(name, c, s.log, s.dial)
 		}
@@ -59,8 +62,8 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
 		}
 		built := newListener(s, l.Socket)
-		if i := slices.IndexFunc(s.listeners, func(other *listener) bool { return other.socket == l.Socket }); i >= 0 {
-			built = s.listeners[i]
+		if i := slices.IndexFunc(inForce, func(other *listener) bool { return other.socket == l.Socket }); i >= 0 {
+			built = inForce[i]
 		} else if err := r.sockets.Apply(l.Socket); err != nil {
 			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
 		}
@@ -76,9 +79,9 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 // theirs, as their when_down says.
 func (r *Reload) Apply() {
 	s := r.server
+	s.gate.SetLimits(r.limits) // Prepare has had them validated; a long list takes its time, so before the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gate.SetLimits(r.limits) // Prepare has had them validated
 	s.places.SetMost(r.config.Limits.MaxHandshakes)
 	s.limits.Store(&r.config.Limits)
 
@@ -86,9 +89,13 @@ func (r *Reload) Apply() {
 	s.upstreams = r.upstreams
 	for name, d := range s.upstreams {
 		d.SetSockets(r.sockets)
-		if old := before[name]; old == nil {
+		old := before[name]
+		if old == nil {
 			s.check(d)
-		} else if !reflect.DeepEqual(old.config, d.config) { // its checks would begin anew
+			continue
+		}
+		d.endChecks = old.endChecks
+		if !reflect.DeepEqual(old.config, d.config) { // its checks would begin anew
 			d.SetConfig(d.config)
 		}
 	}
@@ -104,6 +111,7 @@ func (r *Reload) Apply() {
 		}
 		r.terms[i].warnOfUncovered(r.config.Certificate, s.log)
 	}
+	s.leave() // whether or not anybody reads the metrics
 	for _, l := range stay {
 		if !slices.Contains(s.listeners, l) {
 			l.close()
