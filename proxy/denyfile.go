@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
 
 	"relayedge/admission"
+	"relayedge/internal/plainfile"
 )
 
 // GateLimits returns the gate's limits with the networks of deny_file beside
@@ -28,15 +28,11 @@ func (l Limits) GateLimits() (admission.Limits, error) {
 }
 
 func readDenyFile(name string) ([]netip.Prefix, error) {
-	// Opening a pipe waits for whoever writes to it, which may be for ever.
-	switch info, err := os.Stat(name); {
-	case err != nil:
-		return nil, denyFileError(name, err)
-	case !info.Mode().IsRegular():
+	f, err := plainfile.Open(name)
+	switch {
+	case errors.Is(err, plainfile.ErrKind):
 		return nil, fmt.Errorf("%s is no regular file; name a file with one network a line", name)
-	}
-	f, err := os.Open(name)
-	if err != nil {
+	case err != nil:
 		return nil, denyFileError(name, err)
 	}
 	defer f.Close()

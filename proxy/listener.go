@@ -21,6 +21,7 @@ type listener struct {
 	open   atomic.Int64
 	terms  atomic.Pointer[terms]
 	stop   context.CancelFunc // ends accept; nil before it began; guarded by the server's mutex
+	over   atomic.Bool        // accept has ended
 }
 
 // terms are what a listener's connections have in common: its part of a policy,

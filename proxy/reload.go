@@ -39,6 +39,8 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 		return nil, err
 	}
 	r.sockets = sockopt.Options{BufferBytes: cfg.Limits.SocketBufferBytes, Patience: cfg.Limits.times().writerStall}
+	// The lock is not held while files are read: newcomers wait for it. Apply alone
+	// changes what is in force.
 	s.mu.Lock()
 	drains, upstreams, listeners := s.drains, s.upstreams, s.listeners // each replaced as a whole
 	s.mu.Unlock()
@@ -79,11 +81,12 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 // theirs, as their when_down says.
 func (r *Reload) Apply() {
 	s := r.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	// A long list takes its time, so before the lock that newcomers wait for.
 	if err := s.gate.SetLimits(r.limits); err != nil {
 		panic("proxy: limits that Prepare let pass: " + err.Error())
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.places.SetMost(r.config.Limits.MaxHandshakes)
 	s.limits.Store(&r.config.Limits)
 
@@ -91,9 +94,12 @@ func (r *Reload) Apply() {
 	s.upstreams = r.upstreams
 	for name, d := range s.upstreams {
 		d.SetSockets(r.sockets)
-		if old := before[name]; old == nil {
+		old := before[name]
+		if old == nil {
 			s.check(d)
-		} else if !reflect.DeepEqual(old.config, d.config) { // its checks would begin anew
+			continue
+		}
+		if !reflect.DeepEqual(old.config, d.config) { // its checks would begin anew
 			d.SetConfig(d.config)
 		}
 	}
@@ -109,6 +115,7 @@ func (r *Reload) Apply() {
 		}
 		r.terms[i].warnOfUncovered(r.config.Certificate, s.log)
 	}
+	s.leave() // whether or not anybody reads the metrics
 	for _, l := range stay {
 		if !slices.Contains(s.listeners, l) {
 			l.close()

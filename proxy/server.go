@@ -159,6 +159,7 @@ func (s *Server) listen(l *listener) {
 	ctx, stop := context.WithCancel(run.ctx)
 	l.stop = stop
 	run.accepts.Go(func() {
+		defer l.over.Store(true)
 		if err := l.accept(ctx); err != nil {
 			run.fail(fmt.Errorf("listener %s: %w", l.terms.Load().config.Name, err))
 		}
@@ -213,12 +214,18 @@ func (s *Server) upstreamsUp() map[string]bool {
 func (s *Server) openByListener() map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaving = slices.DeleteFunc(s.leaving, func(l *listener) bool { return l.open.Load() == 0 })
+	s.leave()
 	open := make(map[string]int64)
 	for _, l := range slices.Concat(s.listeners, s.leaving) {
 		open[l.terms.Load().config.Name] += l.open.Load()
 	}
 	return open
+}
+
+// leave requires mu. It forgets the removed listeners that have no connections
+// left and can get none: one may have been accepted just before the removal.
+func (s *Server) leave() {
+	s.leaving = slices.DeleteFunc(s.leaving, func(l *listener) bool { return (l.stop == nil || l.over.Load()) && l.open.Load() == 0 })
 }
 
 func (s *Server) remember(session *session) {

@@ -6,8 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 
+	"relayedge/internal/plainfile"
 	"relayedge/proxy/certs"
 )
 
@@ -70,9 +70,12 @@ func (t *terms) endTLS(certificate chooseCertificate) error {
 	return nil
 }
 
+// maxCAFileBytes is several times what all CAs of the web take up.
+const maxCAFileBytes = 1 << 20
+
 // readCAs reads the CAs of a PEM file, and gives the digest of what it says.
 func readCAs(file string) (pool *x509.CertPool, digest string, err error) {
-	pem, err := os.ReadFile(file)
+	pem, err := plainfile.Read(file, maxCAFileBytes)
 	if err != nil {
 		return nil, "", err
 	}

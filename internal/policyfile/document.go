@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // Document is a file that was read: where its keys stand, and what is wrong
@@ -28,17 +31,41 @@ func Read(path string, into any) (*Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	// One byte beyond the bound is enough to see that it is exceeded.
-	src, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	src, err := readSource(path)
 	if err != nil {
 		return nil, err
 	}
 	return parse(path, filepath.Dir(abs), src, into), nil
+}
+
+// pipeTime bounds the reading of what is no regular file: a pipe with a writer
+// that never ends it would hold up whoever reads for ever.
+const pipeTime = 10 * time.Second
+
+// readSource reads the file at path, which may be a pipe, as <(command) and
+// /dev/stdin are.
+func readSource(path string) ([]byte, error) {
+	// Opening a pipe does not wait for a writer, and reading one that has none
+	// finds its end.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	f.SetReadDeadline(time.Now().Add(pipeTime)) // fails for a regular file, which needs none
+	// One byte beyond the bound is enough to see that it is exceeded.
+	src, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, fmt.Errorf("%s: its end has not come in %v; write the policy in a regular file, or end what is written there", path, pipeTime)
+	case err == nil && len(src) == 0 && info.Mode()&fs.ModeNamedPipe != 0:
+		return nil, fmt.Errorf("%s: is a pipe that nobody writes to; write the policy in a regular file", path)
+	}
+	return src, err
 }
 
 // Parse reads src into the struct that into points to. Faults name the file as

@@ -12,6 +12,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"relayedge/internal/plainfile"
 )
 
 const (
@@ -162,15 +164,7 @@ func (p FilePair) still(read func()) (seen pairStat) {
 }
 
 func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, explain(path, err)
-	}
-	// Opening a pipe would wait for its writer.
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: is not a regular file", path)
-	}
-	f, err := os.Open(path)
+	f, err := plainfile.Open(path)
 	if err != nil {
 		return nil, explain(path, err)
 	}
@@ -193,6 +187,8 @@ func explain(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: %w; check the path", path, err)
+	case errors.Is(err, plainfile.ErrKind):
+		return fmt.Errorf("%s: is not a regular file", path)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: %w; let the user of this process read it", path, err)
 	}

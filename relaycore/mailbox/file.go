@@ -175,9 +175,7 @@ func openDB(path string, o options) (*bbolt.DB, error) {
 	return nil, errors.New("it is being replaced all the time")
 }
 
-// walk looks at every page that is in use, if there is a file. The database does
-// the same when it opens a file for writing, but on a goroutine of its own, whose
-// panic over a damaged page would end the process.
+// walk looks at every page that is in use, if there is a file.
 func walk(path string) error {
 	if info, err := os.Stat(path); errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
 		return nil
@@ -188,12 +186,16 @@ func walk(path string) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	return db.View(func(tx *bbolt.Tx) error {
-		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
-			return b.ForEach(func(_, _ []byte) error { return nil })
-		})
-	})
+	defer db.Close() // with its lock, which keeps others from writing meanwhile
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := checkPages(file, db.Info().PageSize); err != nil {
+		return fmt.Errorf("the file is damaged: %w", err)
+	}
+	return nil
 }
 
 // guarded runs f. A panic of the database, or a page of its file that cannot be

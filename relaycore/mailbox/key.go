@@ -10,10 +10,11 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"runtime"
 
 	"golang.org/x/crypto/chacha20poly1305"
+
+	"relayedge/internal/plainfile"
 )
 
 // Key is what a mailbox file is encrypted with.
@@ -26,17 +27,17 @@ const maxKeyFile = 4 << 10
 // allowed and nothing else. It must be a regular file that its owner and at most
 // its group can read, and its owner alone can write. No error tells what is in it.
 func ReadKey(path string) (key Key, err error) {
-	f, err := os.Open(path)
-	if err != nil {
+	f, err := plainfile.Open(path)
+	switch {
+	case errors.Is(err, plainfile.ErrKind):
+		return Key{}, fmt.Errorf("key file: %s is no regular file", path)
+	case err != nil:
 		return Key{}, fmt.Errorf("key file: %w", err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return Key{}, fmt.Errorf("key file: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return Key{}, fmt.Errorf("key file: %s is no regular file", path)
 	}
 	if mode := info.Mode().Perm(); mode&0o027 != 0 && runtime.GOOS != "windows" {
 		return Key{}, fmt.Errorf("key file: %s has mode %04o, so others can read it or its group can change it; chmod 600 it", path, mode)

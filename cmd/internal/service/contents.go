@@ -3,8 +3,8 @@ package service
 import (
 	"crypto/sha256"
 	"io"
-	"os"
 
+	"relayedge/internal/plainfile"
 	"relayedge/internal/policyfile"
 )
 
@@ -22,18 +22,18 @@ func contentsOf(files []policyfile.Value) contents {
 	return all
 }
 
-// digest looks at the beginning of a regular file: another kind might never end.
+// maxDigested is as much as the largest of them, limits.deny_file, may have.
+const maxDigested = 64 << 20
+
+// digest looks at a regular file alone: another kind might never end.
 func digest(path string) (sum [sha256.Size]byte, ok bool) {
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return sum, false
-	}
-	file, err := os.Open(path)
+	file, err := plainfile.Open(path)
 	if err != nil {
 		return sum, false
 	}
 	defer file.Close()
 	hash := sha256.New()
-	if _, err := io.Copy(hash, io.LimitReader(file, maxFile)); err != nil {
+	if _, err := io.Copy(hash, io.LimitReader(file, maxDigested)); err != nil {
 		return sum, false
 	}
 	hash.Sum(sum[:0])

@@ -48,7 +48,9 @@ func OpenControl(cfg control.Config, log *slog.Logger) net.Listener {
 }
 
 // Control reloads at each hangup, and when it is asked to on the control socket
-// ln, which may be nil, until ctx ends. It closes ln.
+// ln, which may be nil, until ctx ends. It closes ln. A reload that runs at the end
+// gets lastReload, and is left to itself then: one that waits for a file which a
+// file server does not give must not keep the process from its end.
 func (r *Reloader) Control(ctx context.Context, ln net.Listener, hangups <-chan os.Signal) {
 	var serving sync.WaitGroup
 	defer serving.Wait()
@@ -62,15 +64,31 @@ func (r *Reloader) Control(ctx context.Context, ln net.Listener, hangups <-chan 
 			}
 		})
 	}
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-hangups:
-			r.Reload(ctx) // which logs what becomes of it
+			reloaded := make(chan struct{})
+			go func() {
+				defer close(reloaded)
+				r.Reload(ctx) // which logs what becomes of it
+			}()
+			select {
+			case <-reloaded:
+			case <-ctx.Done():
+			}
 		case <-ctx.Done():
-			return
 		}
 	}
+	select {
+	case r.turn <- struct{}{}:
+		<-r.turn
+	case <-time.After(lastReload):
+		r.Log.Warn("a reload that does not come to its end is given up")
+	}
 }
+
+// lastReload is how long the end of the process waits for a reload that runs.
+const lastReload = 2 * time.Second
 
 // reloadTime is how long a reload may take for the command that waits for it.
 const reloadTime = time.Minute

@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"relayedge/cmd/internal/policy"
@@ -95,6 +97,40 @@ func TestHangupWhileDraining(t *testing.T) {
 	hangUp(t)
 	soon(t, "it is refused", func() bool { return r.refused.Load() == 1 })
 	r.counts(0, 1)
+}
+
+// A reload that never ends does not keep the process; one that ends in time is
+// waited for.
+func TestEndWithAReloadThatRuns(t *testing.T) {
+	for _, row := range []struct{ takes, waits time.Duration }{
+		{lastReload - time.Nanosecond, lastReload - time.Nanosecond}, {time.Hour, lastReload},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, startPolicy)
+			var applied atomic.Bool
+			r.prepare = func(*policy.Policy) (func() []string, error) {
+				time.Sleep(row.takes)
+				return func() []string { applied.Store(true); return nil }, nil
+			}
+			hangups := make(chan os.Signal, 1)
+			hangups <- syscall.SIGHUP
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				r.Control(ctx, nil, hangups)
+			}()
+			synctest.Wait()
+			begin := time.Now()
+			cancel()
+			<-ended
+			synctest.Wait()
+			if took := time.Since(begin); took != row.waits || applied.Load() != (row.takes < lastReload) {
+				t.Errorf("a reload of %v: the end took %v, applied: %v", row.takes, took, applied.Load())
+			}
+			time.Sleep(row.takes)
+		})
+	}
 }
 
 // reloadLine runs the command line reload.

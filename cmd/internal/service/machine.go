@@ -14,6 +14,7 @@ import (
 	"relayedge/cmd/internal/policy"
 	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
+	"relayedge/internal/plainfile"
 	"relayedge/internal/policyfile"
 	"relayedge/relaycore/mailbox"
 )
@@ -60,18 +61,20 @@ func (m *Machine) Files(keys ...string) {
 }
 
 func (m *Machine) open(key, path string) {
-	file, err := os.Open(path)
-	if err != nil {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		m.openFolder(key, path)
+		return
+	}
+	file, err := plainfile.Open(path)
+	switch {
+	case errors.Is(err, plainfile.ErrKind):
+		m.Fault(key, "%s is no regular file; name one", path)
+		return
+	case err != nil:
 		m.Fault(key, "%v; check the path and who may read it", err)
 		return
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.IsDir() {
-		if _, err := file.ReadDir(1); err != nil && err != io.EOF {
-			m.Fault(key, "%v; check who may read it", err)
-		}
-		return
-	}
 	content, err := io.ReadAll(io.LimitReader(file, maxFile))
 	if err != nil {
 		m.Fault(key, "%v", err)
@@ -79,6 +82,19 @@ func (m *Machine) open(key, path string) {
 	}
 	if strings.HasSuffix(key, ".client_ca_file") && !x509.NewCertPool().AppendCertsFromPEM(content) {
 		m.Fault(key, "%s holds no PEM certificate; write the CAs' certificates in it", path)
+	}
+}
+
+func (m *Machine) openFolder(key, path string) {
+	folder, err := os.Open(path)
+	if err == nil {
+		defer folder.Close()
+		if _, err = folder.ReadDir(1); err == io.EOF {
+			err = nil
+		}
+	}
+	if err != nil {
+		m.Fault(key, "%v; check who may read it", err)
 	}
 }
 
