@@ -94,9 +94,9 @@ func blindAskRate(l Limits) admission.Rate {
 	return admission.Rate{N: int64(l.BlindAskRefillPerSec), Per: time.Second, Burst: int64(l.BlindAskBurst)}
 }
 
-// mostMadeRoom is how much one newcomer evicts at most. While the
-// limits stay as they are it takes fewer; after a limit was lowered there may be far too
-// much, which then goes with those who come, and keeps nobody waiting.
+// mostMadeRoom is how many knocks, or identities, one newcomer evicts at most.
+// While the limits stay as they are it takes fewer; after a limit was lowered there
+// may be far too many, which then go with those who come, and keep nobody waiting.
 const mostMadeRoom = 256
 
 // bind has other limits bind whatever comes; what is there stays, except that
