@@ -63,6 +63,13 @@ func (all notices) send() {
 	}
 }
 
+// allSpare has every notice left out where the queue has no room to spare.
+func (all notices) allSpare() {
+	for i := range all {
+		all[i].spare = true
+	}
+}
+
 // closed adds that a circuit has ended, for those of its members that are there.
 func (all notices) closed(ct *circuit, why wire.Ended, but *session) notices {
 	for _, s := range ct.sides {
