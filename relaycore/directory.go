@@ -26,10 +26,7 @@ type directory struct {
 	knocks     knocks
 	askers     askers
 	identities identities
-
-	timer  *time.Timer // runs sweep; nil: never set
-	wakes  time.Time   // when it does; zero: it is not set
-	closed bool        // it is not to be set again
+	alarm      alarm // of sweep
 }
 
 // membership is what the directory keeps of one session, guarded by directory.mu.
@@ -84,7 +81,7 @@ func (all notices) closed(ct *circuit, why wire.Ended, but *session) notices {
 
 func newDirectory(cfg Config, sources bool, count *counters, now time.Time) *directory {
 	l := cfg.Limits
-	return &directory{
+	d := &directory{
 		count:      count,
 		tell:       notices.send,
 		refill:     blindAskRate(l),
@@ -95,6 +92,8 @@ func newDirectory(cfg Config, sources bool, count *counters, now time.Time) *dir
 		askers:     newAskers(sources, now),
 		identities: newIdentities(l),
 	}
+	d.alarm.ring = d.sweep
+	return d
 }
 
 func blindAskRate(l Limits) admission.Rate {
@@ -132,7 +131,7 @@ func (d *directory) lock(now time.Time) (told notices) {
 	return told
 }
 
-// unlock ends a change and sets the timer for what is due next.
+// unlock ends a change and sets the alarm for what is due next.
 func (d *directory) unlock(now time.Time) {
 	var first time.Time
 	for _, due := range []time.Time{d.pending.due(), d.circuits.due(), d.knocks.due(), d.askers.due(), d.identities.due()} {
@@ -140,13 +139,8 @@ func (d *directory) unlock(now time.Time) {
 			first = due
 		}
 	}
-	if !first.IsZero() && !d.closed && (d.wakes.IsZero() || first.Before(d.wakes)) {
-		d.wakes = first
-		if d.timer == nil {
-			d.timer = time.AfterFunc(first.Sub(now), d.sweep)
-		} else {
-			d.timer.Reset(first.Sub(now))
-		}
+	if !first.IsZero() {
+		d.alarm.by(first, now)
 	}
 	d.mu.Unlock()
 }
@@ -155,19 +149,16 @@ func (d *directory) unlock(now time.Time) {
 func (d *directory) sweep() {
 	now := time.Now()
 	told := d.lock(now)
-	d.wakes = time.Time{}
+	d.alarm.rung()
 	d.unlock(now)
 	d.tell(told)
 }
 
-// close stops the timer for good.
+// close silences the alarm for good.
 func (d *directory) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.closed = true
-	if d.timer != nil {
-		d.timer.Stop()
-	}
+	d.alarm.stop()
 }
 
 // join makes c the identity's connection, with the bundle that it publishes. It

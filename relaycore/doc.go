@@ -49,7 +49,7 @@
 // one budget, and is the last to be taken. So is the mailbox's own, which opens and
 // closes readers under directory.mu and is never held while a disk is waited for: a
 // session waits for its disk with no lock at all, neither when a message is put nor
-// when the writer reads what waits. mail.mu guards the timer beside the mailbox, and
+// when the writer reads what waits. mail.mu guards the alarm beside the mailbox, and
 // session.mu how a session ends; like Server.mu, over the table of connections, they
 // are taken with none of the others held.
 //
