@@ -26,10 +26,7 @@ type directory struct {
 	knocks     knocks
 	askers     askers
 	identities identities
-
-	timer  *time.Timer // runs sweep; nil: never set
-	wakes  time.Time   // when it does; zero: it is not set
-	closed bool        // it is not to be set again
+	alarm      alarm // of sweep
 }
 
 // membership is what the directory keeps of one session, guarded by directory.mu.
@@ -63,6 +60,13 @@ func (all notices) send() {
 	}
 }
 
+// allSpare has every notice left out where the queue has no room to spare.
+func (all notices) allSpare() {
+	for i := range all {
+		all[i].spare = true
+	}
+}
+
 // closed adds that a circuit has ended, for those of its members that are there.
 func (all notices) closed(ct *circuit, why wire.Ended, but *session) notices {
 	for _, s := range ct.sides {
@@ -77,7 +81,7 @@ func (all notices) closed(ct *circuit, why wire.Ended, but *session) notices {
 
 func newDirectory(cfg Config, sources bool, count *counters, now time.Time) *directory {
 	l := cfg.Limits
-	return &directory{
+	d := &directory{
 		count:      count,
 		tell:       notices.send,
 		refill:     blindAskRate(l),
@@ -88,15 +92,17 @@ func newDirectory(cfg Config, sources bool, count *counters, now time.Time) *dir
 		askers:     newAskers(sources, now),
 		identities: newIdentities(l),
 	}
+	d.alarm.ring = d.sweep
+	return d
 }
 
 func blindAskRate(l Limits) admission.Rate {
 	return admission.Rate{N: int64(l.BlindAskRefillPerSec), Per: time.Second, Burst: int64(l.BlindAskBurst)}
 }
 
-// mostMadeRoom is how much one newcomer evicts at most. While the
-// limits stay as they are it takes fewer; after a limit was lowered there may be far too
-// much, which then goes with those who come, and keeps nobody waiting.
+// mostMadeRoom is how many knocks, or identities, one newcomer evicts at most.
+// While the limits stay as they are it takes fewer; after a limit was lowered there
+// may be far too many, which then go with those who come, and keep nobody waiting.
 const mostMadeRoom = 256
 
 // bind has other limits bind whatever comes; what is there stays, except that
@@ -125,7 +131,7 @@ func (d *directory) lock(now time.Time) (told notices) {
 	return told
 }
 
-// unlock ends a change and sets the timer for what is due next.
+// unlock ends a change and sets the alarm for what is due next.
 func (d *directory) unlock(now time.Time) {
 	var first time.Time
 	for _, due := range []time.Time{d.pending.due(), d.circuits.due(), d.knocks.due(), d.askers.due(), d.identities.due()} {
@@ -133,13 +139,8 @@ func (d *directory) unlock(now time.Time) {
 			first = due
 		}
 	}
-	if !first.IsZero() && !d.closed && (d.wakes.IsZero() || first.Before(d.wakes)) {
-		d.wakes = first
-		if d.timer == nil {
-			d.timer = time.AfterFunc(first.Sub(now), d.sweep)
-		} else {
-			d.timer.Reset(first.Sub(now))
-		}
+	if !first.IsZero() {
+		d.alarm.by(first, now)
 	}
 	d.mu.Unlock()
 }
@@ -148,19 +149,16 @@ func (d *directory) unlock(now time.Time) {
 func (d *directory) sweep() {
 	now := time.Now()
 	told := d.lock(now)
-	d.wakes = time.Time{}
+	d.alarm.rung()
 	d.unlock(now)
 	d.tell(told)
 }
 
-// close stops the timer for good.
+// close silences the alarm for good.
 func (d *directory) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.closed = true
-	if d.timer != nil {
-		d.timer.Stop()
-	}
+	d.alarm.stop()
 }
 
 // join makes c the identity's connection, with the bundle that it publishes. It

@@ -14,19 +14,44 @@
 // writer is a goroutine that exists only while something waits to be written,
 // so an idle session is its struct and one goroutine without a buffer.
 //
+// In order, with the function that does it: Server.accept and Server.admit
+// (server.go); Server.connection and Server.upgrade (connection.go); session.run
+// (session.go), which reads, keeps the times and pauses; session.finish (finish.go),
+// which says goodbye.
+//
+// # The path of a frame
+//
+// session.frame (frames.go) takes it. A PUBLISH makes the session its identity's
+// connection (directory.join, directory.go), with a bundle that outlives it
+// (identities.go). An ASK is decided in one step by directory.ask (asks.go), in the
+// tables of requests (pending.go), circuits (circuits.go), knocks (knocks.go) and
+// those who bring them (askers.go). A SEND goes into the queue of the circuit's other
+// side (outbound.go), where session.deliver (writer.go) waits for room, or, for who is
+// away, into the mailbox (session.keep, mail.go).
+//
+// session.write (writer.go) takes turns between the queue and what waits in the
+// stores, knocks and mailbox, which session.hand (mail.go) brings.
+//
+// # Reload and drain
+//
+// Server.Prepare judges another config, and Reload.Apply puts it in force
+// (reload.go): each table has a method bind for it, which evicts nobody. At the end of
+// its context Server.Serve drains (drain.go): 1001 to every session, spread out.
+//
 // # Locks
 //
 // None is held across a wait. directory.mu guards everything that clients have
-// in common: who is connected, requests (pending.go), circuits, knocks and those
-// who brought them (askers.go), identities; each of these tables is a struct
-// without a lock of its own, whose methods say what has to go and leave the
-// telling to the directory's callers, after the lock. outbound.mu guards one
-// session's queue. Neither of the two is taken while the other is held. budget.mu
-// guards what the sessions hold of one budget, and is the last to be taken. So is
-// the mailbox's own, which opens and closes readers under directory.mu and is
-// never held while a disk is waited for: a session waits for its disk with no lock
-// at all, neither when a message is put nor when the writer reads what waits.
-// Server.mu, over the table of connections, is taken with none of them held.
+// in common: who is connected, requests, circuits, knocks and those who brought
+// them, identities; each of these tables is a struct without a lock of its own,
+// whose methods say what has to go and leave the telling to the directory's
+// callers, after the lock. outbound.mu guards one session's queue. Neither of the
+// two is taken while the other is held. budget.mu guards what the sessions hold of
+// one budget, and is the last to be taken. So is the mailbox's own, which opens and
+// closes readers under directory.mu and is never held while a disk is waited for: a
+// session waits for its disk with no lock at all, neither when a message is put nor
+// when the writer reads what waits. mail.mu guards the alarm beside the mailbox, and
+// session.mu how a session ends; like Server.mu, over the table of connections, they
+// are taken with none of the others held.
 //
 // # Shares
 //

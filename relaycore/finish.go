@@ -26,6 +26,9 @@ func (c *session) finish() {
 		s.count.reject(why.reason)
 	}
 	told := s.dir.leave(c)
+	if why == endDrain {
+		told.allSpare() // those who hear of it end too, behind what is queued for them
+	}
 	c.lease.Release()
 	s.tell(slog.LevelDebug, &c.about, "session ended", slog.String("reason", why.told()), slog.Duration("after", time.Since(c.started).Round(time.Millisecond)))
 	told.send()

@@ -13,7 +13,7 @@ import (
 	"relayedge/relaycore/wire"
 )
 
-// mail is the relay's mailbox, with the timer and the log lines that it needs.
+// mail is the relay's mailbox, with the alarm and the log lines that it needs.
 type mail struct {
 	// Static.
 	store mailbox.Store
@@ -23,17 +23,16 @@ type mail struct {
 	stuck atomic.Bool // it was said that the file takes nothing
 
 	// Guarded by mu, under which the store's lock alone is taken.
-	mu     sync.Mutex
-	life   time.Duration // of a message
-	timer  *time.Timer   // runs sweep; nil: never set
-	set    bool          // the timer is
-	closed bool
+	mu    sync.Mutex
+	life  time.Duration // of a message
+	alarm alarm         // of sweep
 }
 
 // openMail opens the mailbox that cfg asks for.
 func openMail(cfg Config, sources bool, log *slog.Logger, now time.Time) (*mail, error) {
 	limits := mailLimits(cfg, sources)
 	m := &mail{log: log, life: limits.TTL}
+	m.alarm.ring = m.sweep
 	q := cfg.OfflineQueue
 	if q.File == "" {
 		m.store = mailbox.NewMemory(limits, now)
@@ -92,9 +91,7 @@ func (m *mail) put(message mailbox.Message, now time.Time) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.set {
-		m.expect(m.life)
-	}
+	m.alarm.by(now.Add(m.life), now)
 	return nil
 }
 
@@ -116,40 +113,24 @@ func (m *mail) faults() uint64 {
 	return failed
 }
 
-// leastWait keeps the timer from running on and on, whatever the store says.
+// leastWait keeps the alarm from ringing on and on, whatever the store says.
 const leastWait = time.Second
-
-// expect sets the timer, with mu held.
-func (m *mail) expect(wait time.Duration) {
-	if m.closed {
-		return
-	}
-	m.set = true
-	if m.timer == nil {
-		m.timer = time.AfterFunc(wait, m.sweep)
-	} else {
-		m.timer.Reset(wait)
-	}
-}
 
 // sweep forgets what has lived its time where nobody comes by to do so.
 func (m *mail) sweep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	m.set = false
+	m.alarm.rung()
 	if due := m.store.Expire(now); !due.IsZero() {
-		m.expect(max(due.Sub(now), leastWait))
+		m.alarm.by(now.Add(max(due.Sub(now), leastWait)), now)
 	}
 }
 
 // close closes the mailbox. It may be called again.
 func (m *mail) close() {
 	m.mu.Lock()
-	m.closed = true
-	if m.timer != nil {
-		m.timer.Stop()
-	}
+	m.alarm.stop()
 	m.mu.Unlock()
 	if err := m.store.Close(); err != nil {
 		m.log.Error("the mailbox file was not closed well; nothing that was accepted is lost, but what was delivered last may come again", "error", err)

@@ -92,8 +92,8 @@ func (s *Server) Close() {
 
 // Serve takes connections from ln until ctx ends, then drains: it closes every
 // session with code 1001, spread over at most half of drain_secs, and cuts what
-// is left at the end of drain_secs. It closes ln, returns after the last connection's end, and
-// returns nil unless accepting failed. It is called once.
+// is left at the end of drain_secs. It closes ln, returns after the last
+// connection's end, and returns nil unless accepting failed. It is called once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	l := s.start.Limits
 	s.log.Info(fmt.Sprintf("Limits: max_connections=%d, max_connections_per_ip=%d, rate_limit_bps=%d, max_message_bytes=%d, connection_timeout_secs=%d",
@@ -119,13 +119,8 @@ func (s *Server) accept(ctx context.Context, ln net.Listener) error {
 			return nil
 		}
 		if err != nil {
-			pause, retry := backoff.Retry(err)
-			if !retry {
+			if !backoff.Wait(err, ctx.Done()) {
 				return fmt.Errorf("relay: accept: %w", err)
-			}
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
 			}
 			continue
 		}
@@ -156,17 +151,12 @@ func (s *Server) admit(nc net.Conn, now time.Time) (*admission.Lease, Reason) {
 		}
 		addr = netip.Addr{}
 	}
-	lease, reason := s.gate.Admit(addr, now)
-	return lease, reason
+	return s.gate.Admit(addr, now)
 }
 
 // peerAddr is the address of the socket's other end; a unix socket has none.
 func peerAddr(nc net.Conn) netip.Addr {
-	tcp, ok := nc.RemoteAddr().(*net.TCPAddr)
-	if !ok {
-		return netip.Addr{}
-	}
-	return tcp.AddrPort().Addr().Unmap().WithZone("")
+	return admission.AddrOf(nc.RemoteAddr()).Unmap().WithZone("")
 }
 
 // enter notes that nc has become a session, and reports false while draining.

@@ -14,13 +14,23 @@
 //
 // A connection of the recipient has a [Reader]. Each [Reader.Next] gives what may
 // be written to it next, a little at a time and at most a window beyond what it has
-// acknowledged, so that a backlog of any length takes little of its connection. A reader that
-// ends, or is replaced by a newer one of the same identity, leaves what it has
-// not acknowledged to the next: messages can come twice, and are not lost.
+// acknowledged, so that a backlog of any length takes little of its connection. A
+// reader that ends, or is replaced by a newer one of the same identity, leaves what
+// it has not acknowledged to the next: messages can come twice, and are not lost.
 // [Store.Read] serves those who have no connection.
 //
 // Per recipient, what was put first is read first. A sender's messages keep their
 // order if whoever forwards past the mailbox asks [Store.Waits] before.
+//
+// # Where it is decided
+//
+// All of it is decided in the book (book.go; reader.go has its readers' part),
+// which both stores keep under a lock of their own: [Memory] (memory.go) has the
+// payloads there too, [File] (file.go) has them in its database, in sealed records
+// (record.go, key.go), which one goroutine writes, those of many senders in one
+// transaction (commit.go). A file that has become too long is made shorter when it
+// is opened, and copied at any time (compact.go); [Look] judges one and changes
+// nothing (look.go).
 //
 // # Bounds
 //

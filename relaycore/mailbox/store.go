@@ -155,11 +155,3 @@ type Stats struct {
 	Damaged uint64 // see DamageError
 	Refused [limitCount]uint64
 }
-
-// RefusedInAll returns how many messages were refused, for whatever limit.
-func (s Stats) RefusedInAll() (n uint64) {
-	for _, of := range s.Refused {
-		n += of
-	}
-	return n
-}
