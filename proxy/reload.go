@@ -31,13 +31,12 @@ type Reload struct {
 // reload is prepared and applied before the next.
 func (s *Server) Prepare(cfg Config) (*Reload, error) {
 	r := &Reload{server: s, config: cfg, upstreams: make(map[string]*destination, len(cfg.Upstreams))}
-	var err error
-	if r.limits, err = cfg.Limits.GateLimits(); err != nil {
-		return nil, err
+	limits, err := cfg.Limits.GateLimits()
+	if err == nil {
+		err = limits.Validate()
 	}
-	if err := r.limits.Validate(); err != nil {
-		return nil, err
-	}
+	r.limits = limits
+	faults := []error{err}
 	r.sockets = sockopt.Options{BufferBytes: cfg.Limits.SocketBufferBytes, Patience: cfg.Limits.times().writerStall}
 	// The lock is not held while files are read: newcomers wait for it. Apply alone
 	// changes what is in force.
@@ -59,17 +58,22 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 	for _, l := range cfg.Listeners {
 		t, err := newTerms(l.ListenerConfig, cfg.Limits, r.upstreams, cfg.Certificate)
 		if err != nil {
-			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
+			faults = append(faults, fmt.Errorf("listener %s: %w", l.Name, err))
+			continue
 		}
 		var next *listener
 		if i := slices.IndexFunc(listeners, func(held *listener) bool { return held.socket == l.Socket }); i >= 0 {
 			next = listeners[i]
 		} else if err := r.sockets.Apply(l.Socket); err != nil {
-			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
+			faults = append(faults, fmt.Errorf("listener %s: %w", l.Name, err))
+			continue
 		} else {
 			next = newListener(s, l.Socket)
 		}
 		r.listeners, r.terms = append(r.listeners, next), append(r.terms, t)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
 	}
 	return r, nil
 }

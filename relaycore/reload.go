@@ -55,6 +55,7 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 	}
 	fixed := cfg
 	fixed.Limits, fixed.DrainSecs, fixed.TrustProxyFrom = s.start.Limits, s.start.DrainSecs, s.start.TrustProxyFrom
+	fixed.Metrics, fixed.Control = s.start.Metrics, s.start.Control // which are the caller's
 	fixed.OfflineQueue.TTLSecs, fixed.OfflineQueue.KnockBudgetBytes = s.start.OfflineQueue.TTLSecs, s.start.OfflineQueue.KnockBudgetBytes
 	was, is := reflect.ValueOf(s.start), reflect.ValueOf(fixed)
 	for i := range was.NumField() {

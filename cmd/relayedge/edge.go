@@ -24,9 +24,10 @@ type edge struct {
 	listeners []proxy.Listener           // in the order of the policy
 	upstreams map[string]upstream.Config // with the relay's real address
 
-	store *certs.Store
-	relay *inProcess
-	log   *slog.Logger
+	store  *certs.Store
+	relay  *inProcess
+	warned []service.Warning // of that policy
+	log    *slog.Logger
 }
 
 // openEdge opens the sockets of a policy and builds the edge on them.
@@ -34,6 +35,7 @@ func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, room int, 
 	e := &edge{store: store, relay: relay, log: log}
 	o, err := e.open(p)
 	if err != nil {
+		o.abandon()
 		return nil, err
 	}
 	cfg := e.config(p, o)
@@ -61,11 +63,8 @@ func (e *edge) prepare(p *policy.Policy) (apply func() (warnings []string), err 
 	certificates, certErr := e.store.Prepare(p.Certificates)
 	relay, relayErr := e.relay.prepare(p)
 	o, openErr := e.open(p)
-	if openErr != nil {
-		return nil, errors.Join(certErr, relayErr, openErr)
-	}
-	next, serverErr := e.server.Prepare(e.config(p, o))
-	if err := errors.Join(certErr, relayErr, serverErr); err != nil {
+	next, serverErr := e.server.Prepare(e.config(p, o)) // whatever else fails: all faults are told in one go
+	if err := errors.Join(certErr, relayErr, openErr, serverErr); err != nil {
 		o.abandon()
 		return nil, err
 	}
@@ -74,7 +73,7 @@ func (e *edge) prepare(p *policy.Policy) (apply func() (warnings []string), err 
 		relay()
 		next.Apply()
 		e.listeners, e.upstreams = o.listeners, o.upstreams
-		tell(e.log, p, e.listeners, descriptors(p))
+		e.warn(p, descriptors(p))
 		return warnings
 	}, nil
 }
@@ -90,8 +89,8 @@ type opened struct {
 	came      []net.Listener // the sockets that were not open before
 }
 
-// open opens the sockets of a policy that are not open yet. On an error it leaves
-// nothing open, and tells of every socket that could not be had.
+// open opens the sockets of a policy that are not open yet. Its error tells of
+// every socket that could not be had; the others are open all the same.
 func (e *edge) open(p *policy.Policy) (*opened, error) {
 	o := &opened{upstreams: e.resolve(p)}
 	left := slices.Clone(e.listeners)
@@ -111,11 +110,7 @@ func (e *edge) open(p *policy.Policy) (*opened, error) {
 		}
 		o.listeners = append(o.listeners, proxy.Listener{ListenerConfig: l, Socket: socket})
 	}
-	if err := errors.Join(faults...); err != nil {
-		o.abandon()
-		return nil, err
-	}
-	return o, nil
+	return o, errors.Join(faults...)
 }
 
 // place is where the file writes a key, as the beginning of an error, or nothing.

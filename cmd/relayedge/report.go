@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -13,9 +14,7 @@ import (
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/hostport"
-	"relayedge/proxy"
 	"relayedge/proxy/certs"
-	"relayedge/proxy/upstream"
 )
 
 // descriptors is what the policy's connections take: the client's and the
@@ -29,13 +28,13 @@ func descriptors(p *policy.Policy) service.Descriptors {
 }
 
 // report logs what is in force and where it comes from, then what to beware of.
-func report(log *slog.Logger, p *policy.Policy, listeners []proxy.Listener, upstreams map[string]upstream.Config, d service.Descriptors) {
-	for i, l := range listeners {
+func report(log *slog.Logger, p *policy.Policy, edge *edge, d service.Descriptors) {
+	for i, l := range edge.listeners {
 		log.Info("listener", "listener", l.Name, "on", hostport.Text(l.Socket.Addr()), "tls", l.TLS, "upstream", l.Upstream,
 			"from", p.Origin(fmt.Sprintf("listeners[%d].bind", i)))
 	}
-	for _, name := range slices.Sorted(maps.Keys(upstreams)) {
-		cfg := upstreams[name]
+	for _, name := range slices.Sorted(maps.Keys(edge.upstreams)) {
+		cfg := edge.upstreams[name]
 		log.Info("upstream", "upstream", name, "addresses", strings.Join(cfg.Addresses, " "), "client_address", cfg.ClientAddress,
 			"from", p.Origin("upstreams."+name+".addresses"))
 	}
@@ -43,16 +42,21 @@ func report(log *slog.Logger, p *policy.Policy, listeners []proxy.Listener, upst
 	if p.Relay.InProcess {
 		service.ReportLimits(log.With("part", "relay"), p.Relay.Limits, func(key string) string { return p.Origin("relay.limits." + key) })
 	}
-	tell(log, p, listeners, d)
+	edge.warn(p, d)
 }
 
-// tell logs what to beware of in a policy that has come in force.
-func tell(log *slog.Logger, p *policy.Policy, listeners []proxy.Listener, d service.Descriptors) {
+// warn logs what to beware of in the policy that has come in force, unless it was
+// so in the one of before.
+func (e *edge) warn(p *policy.Policy, d service.Descriptors) {
 	var binds []net.Addr
-	for _, l := range listeners {
+	for _, l := range e.listeners {
 		binds = append(binds, l.Socket.Addr())
 	}
-	service.Warn(log, warnings(p, binds, d))
+	all := warnings(p, binds, d)
+	service.Warn(e.log, slices.DeleteFunc(slices.Clone(all), func(w service.Warning) bool {
+		return slices.ContainsFunc(e.warned, func(before service.Warning) bool { return reflect.DeepEqual(w, before) })
+	}))
+	e.warned = all
 }
 
 // warnings are what an operator should know of the policy, each with what to

@@ -121,7 +121,7 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 		return err
 	}
 	socket := from.openControl(p, log)
-	report(log, p, edge.listeners, edge.upstreams, d)
+	report(log, p, edge, d)
 	announce(out, p, edge, relay, metrics)
 	if challenges != nil {
 		fmt.Fprintf(out, "http-01 and redirects to https: http://%s\n", challenges.Addr())

@@ -222,6 +222,13 @@ func (m *manager) start(ctx context.Context, tasks *sync.WaitGroup) (stop func()
 	return stop
 }
 
+// fault is why the storage cannot be written, or nothing.
+func (m *manager) fault() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.storageFault
+}
+
 // run looks after the certificates until ctx ends.
 func (m *manager) run(ctx context.Context) {
 	// certmagic's own maintenance rests: it knows neither the pauses that are kept

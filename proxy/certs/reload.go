@@ -127,6 +127,11 @@ func (r *Reload) Apply() (warnings []string) {
 			warnings = append(warnings, "certificates.acme.challenges: http-01 is answered from the next start on; until then the other challenge is used alone")
 		}
 	}
+	if r.acme != nil {
+		if fault := r.acme.fault(); fault != "" {
+			warnings = append(warnings, "certificates.acme: nothing is ordered, since it could not be kept: "+fault)
+		}
+	}
 	s.sources = r.sources
 	s.acme.Store(r.acme)
 	now := time.Now()

@@ -17,6 +17,8 @@ const (
 	Relay                // relaycore
 )
 
+func (c Command) String() string { return map[Command]string{Edge: "relayedge", Relay: "relaycore"}[c] }
+
 // Effect is what a command makes of a key that has changed at a reload.
 type Effect int
 
@@ -151,7 +153,11 @@ func (c Command) Next(inForce, read *Policy) (*Policy, error) {
 	}
 	var all []error
 	for _, f := range faults {
-		all = append(all, fmt.Errorf("%s: %s: %s; this is so because the old value of %s stays in force until a restart", read.Origin(f.Key), f.Key, f.Problem, strings.Join(keys, ", ")))
+		at := ""
+		if origin := read.Origin(f.Key); strings.Contains(origin, ":") {
+			at = origin + ": "
+		}
+		all = append(all, fmt.Errorf("%s%s: %s; this is so because the old value of %s stays in force until a restart: restart to have the file as it is", at, f.Key, f.Problem, strings.Join(keys, ", ")))
 	}
 	return nil, errors.Join(all...)
 }

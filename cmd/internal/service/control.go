@@ -20,8 +20,17 @@ import (
 	"relayedge/internal/control"
 )
 
-// reloadPath is where the control socket is asked to reload.
-const reloadPath = "/reload"
+// Where the control socket is asked to reload, and which process it is.
+const (
+	reloadPath  = "/reload"
+	processPath = "/process"
+)
+
+// process is what a process says of itself.
+type process struct {
+	Program string `json:"program"`
+	Policy  string `json:"policy"` // the file that it reads, from the root
+}
 
 // CatchHangups has SIGHUP no longer end the process, and returns the signal for
 // Control. However many come while it is not looked at, one is kept. Call it
@@ -58,6 +67,7 @@ func (r *Reloader) Control(ctx context.Context, ln net.Listener, hangups <-chan 
 		serving.Go(func() {
 			err := control.Serve(ctx, ln, control.Answers{
 				"POST " + reloadPath: func(ctx context.Context) (any, error) { return r.Reload(ctx) },
+				"GET " + processPath: func(context.Context) (any, error) { return process{r.Command.String(), r.path}, nil },
 			}, r.Log)
 			if err != nil {
 				r.Log.Error("the control socket is not answered any longer", "error", err)
@@ -118,6 +128,13 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), reloadTime)
 			defer cancel()
+			var meant process
+			if err := control.Ask(ctx, at, "GET", processPath, &meant); err != nil {
+				return advise(err, name)
+			}
+			if err := meant.is(name, file, at); err != nil {
+				return &Refusal{Cause: err}
+			}
 			var o Outcome
 			if err := control.Ask(ctx, at, "POST", reloadPath, &o); err != nil {
 				return advise(err, name)
@@ -132,6 +149,25 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 	c.Flags().StringVar(&at, "socket", "", "control socket of the process")
 	c.MarkFlagsMutuallyExclusive("config", "socket")
 	return c
+}
+
+// is says why the process at a socket is not the one that is meant: the program of
+// that name which reads the file, or any of its files if none is named.
+func (p process) is(name, file, socket string) error {
+	if p.Program != name {
+		return fmt.Errorf("the process at %s is %s; ask it by %s reload", socket, p.Program, p.Program)
+	}
+	if file == "" {
+		return nil
+	}
+	mine, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	if its, err := os.Stat(p.Policy); err != nil || !os.SameFile(mine, its) {
+		return fmt.Errorf("the process at %s reads %s and not %s; each process needs a control.socket of its own, and --socket asks the one at a socket whatever it reads", socket, p.Policy, file)
+	}
+	return nil
 }
 
 // controlSocket finds the socket of the process that is meant.
@@ -161,7 +197,7 @@ func advise(err error, name string) error {
 	case errors.Is(unreachable, fs.ErrPermission):
 		advice = "only the user of the process and root may connect; is this another user?"
 	case errors.Is(unreachable, fs.ErrNotExist):
-		advice = "is " + name + " running, with this socket? -c FILE takes that of a policy, --socket PATH another one"
+		advice = "is " + name + " running, with this socket? -c FILE takes that of a policy as it is written at the moment, --socket PATH another one: that of the start, if control.socket has changed since"
 	case errors.Is(unreachable, syscall.ECONNREFUSED):
 		advice = "the process that had this socket has ended; start " + name
 	}

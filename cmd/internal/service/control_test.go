@@ -169,6 +169,37 @@ func TestReloadCommand(t *testing.T) {
 	}
 }
 
+// A process that was not meant is not reloaded: one that reads another file, or
+// another program.
+func TestReloadOfAnotherProcess(t *testing.T) {
+	r := start(t, startPolicy)
+	socket := controlled(t, r, nil)
+	other := filepath.Join(t.TempDir(), "other.yaml")
+	named := startPolicy + "control: {socket: " + socket + "}\n"
+	if err := os.WriteFile(other, []byte(named), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if status, out, errs := reloadLine("-c", other); status != 1 || out != "" || !strings.Contains(errs, socket+" reads "+r.file+" and not "+other) || !strings.HasSuffix(errs, unchanged+"\n") {
+		t.Errorf("status %d, %q, %q", status, out, errs)
+	}
+	var out, errs bytes.Buffer
+	c := ReloadCommand("relaycore", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
+	if status := Execute(t.Context(), c, []string{"--socket", socket}, &out, &errs); status != 1 || !strings.Contains(errs.String(), "is relayedge; ask it by relayedge reload") {
+		t.Errorf("status %d, %q, %q", status, out.String(), errs.String())
+	}
+	r.counts(0, 0)
+
+	// The same file by another name is the same.
+	link := filepath.Join(t.TempDir(), "link.yaml")
+	if err := os.Symlink(r.file, link); err != nil {
+		t.Skip(err)
+	}
+	r.write(named)
+	if status, _, errs := reloadLine("-c", link); status != 0 {
+		t.Errorf("status %d, %q", status, errs)
+	}
+}
+
 func TestReloadCommandWithoutProcess(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "p.yaml")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -32,6 +33,7 @@ type ReloadOptions struct {
 type Reloader struct {
 	ReloadOptions
 
+	path             string // of File, from the root
 	inForce          atomic.Pointer[policy.Policy]
 	applied, refused atomic.Uint64
 
@@ -45,6 +47,9 @@ type Reloader struct {
 // NewReloader returns a Reloader of a process that has just started.
 func NewReloader(o ReloadOptions) *Reloader {
 	r := &Reloader{ReloadOptions: o, turn: make(chan struct{}, 1), contents: contentsOf(o.Command.Files(o.InForce))}
+	if o.File != "" {
+		r.path, _ = filepath.Abs(o.File) // which fails where there is no working directory: then nobody can name the file
+	}
 	r.inForce.Store(o.InForce)
 	return r
 }
@@ -182,12 +187,11 @@ func (r *Reloader) tell(o Outcome, err error) (Outcome, error) {
 	if err == nil {
 		r.applied.Add(1)
 		attrs := []any{"changes", len(o.Changed)}
+		if len(o.Changed) > 0 {
+			attrs = append(attrs, "changed", keysOf(o.Changed))
+		}
 		if len(o.Restart) > 0 {
-			var keys []string
-			for _, c := range o.Restart {
-				keys = append(keys, c.Key)
-			}
-			attrs = append(attrs, "waiting_for_restart", strings.Join(keys, " "))
+			attrs = append(attrs, "waiting_for_restart", keysOf(o.Restart))
 		}
 		r.Log.Info("the policy was reloaded", attrs...)
 		for _, w := range o.Warnings {
@@ -201,16 +205,22 @@ func (r *Reloader) tell(o Outcome, err error) (Outcome, error) {
 	if refusal.Half {
 		message = "the policy was reloaded in part: restart"
 	}
-	lines := strings.Split(refusal.Cause.Error(), "\n")
-	if len(lines) == 1 {
-		r.Log.Error(message, "error", lines[0])
-		return o, err
-	}
-	r.Log.Error(message, "faults", len(lines))
-	for _, line := range lines {
-		r.Log.Error("a fault of the policy", "error", line)
-	}
+	// One line, however many faults: lines of one kind are folded when they are many.
+	r.Log.Error(message, "error", strings.ReplaceAll(refusal.Cause.Error(), "\n", "; "))
 	return o, err
+}
+
+// keysOf names the keys of changes, of very many the first.
+func keysOf(changes []policyfile.Change) string {
+	const most = 50
+	var keys []string
+	for _, c := range changes[:min(len(changes), most)] {
+		keys = append(keys, c.Key)
+	}
+	if len(changes) > most {
+		keys = append(keys, "…")
+	}
+	return strings.Join(keys, " ")
 }
 
 // Family counts the reloads by what became of them.

@@ -94,7 +94,7 @@ func TestReloadIsPutInForce(t *testing.T) {
 	if p := r.Policy(); p == was || p != r.applied || p.Limits.DrainSecs != 7 || p.Engine != "auto" {
 		t.Errorf("in force: %+v", p)
 	}
-	if log := r.logged(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "level=INFO") || !strings.Contains(log, "changes=2") ||
+	if log := r.logged(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "level=INFO") || !strings.Contains(log, `changes=2 changed="limits.drain_secs log.level"`) ||
 		!strings.Contains(log, "waiting_for_restart=engine") {
 		t.Errorf("log: %s", log)
 	}
@@ -133,7 +133,7 @@ func TestReloadIsRefused(t *testing.T) {
 		lines   int // of the log
 	}{
 		{"faults", startPolicy + "limits: {max_connections: 0, drain_sec: 3}\n", fine,
-			[]string{"policy.yaml:4:27: limits.max_connections: 0 is out of range", "policy.yaml:4:30: limits.drain_sec: unknown key"}, 3},
+			[]string{"policy.yaml:4:27: limits.max_connections: 0 is out of range", "policy.yaml:4:30: limits.drain_sec: unknown key"}, 1},
 		{"one fault", "limits: {max_connections: 0}\n" + startPolicy, fine, []string{"policy.yaml:1:27: limits.max_connections"}, 1},
 		{"nothing to do", "limits: {}\n", fine, []string{"policy.yaml: listeners: none is written"}, 1},
 		{"no YAML", "{", fine, []string{"policy.yaml:1"}, 1},
