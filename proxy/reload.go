@@ -40,9 +40,9 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 	}
 	r.sockets = sockopt.Options{BufferBytes: cfg.Limits.SocketBufferBytes, Patience: cfg.Limits.times().writerStall}
 	s.mu.Lock()
-	drains, upstreams, listeners := s.drains, s.upstreams, s.listeners // each replaced as a whole
+	ending, upstreams, listeners := s.ending, s.upstreams, s.listeners // each replaced as a whole
 	s.mu.Unlock()
-	if drains {
+	if ending {
 		return nil, errors.New("the edge is ending: it takes no other policy")
 	}
 	for name, c := range cfg.Upstreams {
@@ -122,7 +122,7 @@ func (r *Reload) Apply() {
 			d.Retire()
 		}
 	}
-	if s.drains { // it began after Prepare
+	if s.ending { // it began after Prepare
 		for _, l := range s.listeners {
 			l.close()
 		}
