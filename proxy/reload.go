@@ -41,9 +41,9 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 	// The lock is not held while files are read: newcomers wait for it. Apply alone
 	// changes what is in force.
 	s.mu.Lock()
-	drains, upstreams, listeners := s.drains, s.upstreams, s.listeners // each replaced as a whole
+	ending, upstreams, listeners := s.ending, s.upstreams, s.listeners // each replaced as a whole
 	s.mu.Unlock()
-	if drains {
+	if ending {
 		return nil, errors.New("the edge is ending: it takes no other policy")
 	}
 	for name, c := range cfg.Upstreams {
@@ -133,7 +133,7 @@ func (r *Reload) Apply() {
 			d.Retire()
 		}
 	}
-	if s.drains { // it began after Prepare
+	if s.ending { // it began after Prepare
 		for _, l := range s.listeners {
 			l.close()
 		}

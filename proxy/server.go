@@ -71,7 +71,7 @@ type Server struct {
 	leaving   []*listener // removed by a reload, with connections left
 	upstreams map[string]*destination
 	serving   *serving // nil: nothing is accepted
-	drains    bool     // Serve accepts nothing any longer
+	ending    bool     // Serve accepts nothing any longer
 }
 
 // serving is what a Serve that accepts has started, and what a reload adds to it.
@@ -135,7 +135,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.mu.Unlock()
 	<-ctx.Done()
 	s.mu.Lock()
-	s.serving, s.drains = nil, true
+	s.serving, s.ending = nil, true
 	for _, l := range s.listeners {
 		l.close()
 	}
