@@ -177,10 +177,16 @@ func openDB(path string, o options) (*bbolt.DB, error) {
 
 // walk looks at every page that is in use, if there is a file.
 func walk(path string) error {
-	if info, err := os.Stat(path); errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return nil
-	} else if err != nil {
+	case err != nil:
 		return err
+	case !info.Mode().IsRegular():
+		return errors.New("it is no regular file")
+	case info.Size() == 0:
+		return nil
 	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, ReadOnly: true})
 	if err != nil {

@@ -170,6 +170,17 @@ func TestCheckPages(t *testing.T) {
 	}
 }
 
+// Looking and opening say the same of what is no file.
+func TestNoRegularFile(t *testing.T) {
+	path := t.TempDir()
+	_, err := OpenFile(path, testKey, plenty(), start)
+	for _, err := range []error{err, Look(path, testKey)} {
+		if err == nil || !strings.Contains(err.Error(), "no regular file") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 // Opening what is damaged leaves no lock behind: check --machine says the same twice.
 func TestDamagedTwice(t *testing.T) {
 	content, _ := spoilt(t)
