@@ -329,7 +329,7 @@ var fixed = []row{
 			a, b := w.as(client(0), 1), w.as(client(1), 2)
 			circuit := w.pairUp(a, b)
 			b.stopReading()
-			a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 2*memconn.BufferSize)})
+			a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 8*memconn.BufferSize)})
 			want[wire.MessageAck](a)
 			time.Sleep(secs(n) - time.Nanosecond)
 			w.wantOnly(ReasonWriterStall, 0)
@@ -363,9 +363,9 @@ var fixed = []row{
 			// All but one are in flight to others.
 			store, now := w.s.mail.store, time.Now()
 			for i := range n - 1 {
-				to, last := idOf(1000+i/64), i%64 == 63
+				to, last := wire.Identity(tokenOf(1000+i/64)), i%64 == 63
 				if i >= n/64*64-64 { // of few that are left nobody gets many
-					to, last = idOf(100_000+i), true
+					to, last = wire.Identity(tokenOf(100_000+i)), true
 				}
 				m := mailbox.Message{Recipient: to, ID: messageID(i), Contact: true, Source: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)}
 				if err := store.Put(m, now); err != nil {

@@ -1,7 +1,6 @@
 package relaycore
 
 import (
-	"io"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -26,8 +25,7 @@ var provoked = []struct {
 	{reason: ReasonRateLimit, by: "rate_limit_bps"},
 	{reason: ReasonOversizedFrame, by: "max_message_bytes"},
 	{reason: ReasonHandshakeTimeout, run: func(w *world) {
-		p := w.dial(frontEnd)
-		p.write(append(header(w.t, client(0)), upgradeRequest[:40]...))
+		w.reach(client(0)).write([]byte(upgradeRequest[:40]))
 		time.Sleep(headTime)
 	}},
 	{reason: ReasonIdleTimeout, by: "connection_timeout_secs"},
@@ -94,16 +92,16 @@ var provoked = []struct {
 		p, other := w.as(client(0), 1), w.as(client(1), 2)
 		synctest.Wait()
 		w.s.dir.members[identity(p.key)].parser = nil
-		p.nc.Write([]byte{0x82})
-		io.Copy(io.Discard, p.nc)
+		p.write([]byte{0x82})
+		p.end()
 		other.hello()
 	}},
 	{reason: ReasonProxyHeader, run: func(w *world) {
-		p := w.dial(frontEnd)
-		p.nc.Write([]byte(upgradeRequest))
-		io.Copy(io.Discard, p.nc)
+		p := w.reachUnnamed()
+		p.write([]byte(upgradeRequest))
+		p.gone()
 	}},
-	{reason: ReasonProxyNotLoopback, run: func(w *world) { io.Copy(io.Discard, w.dial("192.0.2.1:1").nc) }},
+	{reason: ReasonProxyNotLoopback, run: func(w *world) { w.reachFromFar().gone() }},
 	{reason: ReasonUnknownFrame, run: func(w *world) {
 		p := w.as(client(0), 1)
 		p.write(masked(0x82, []byte{0x05}))
@@ -136,7 +134,7 @@ func TestReasonsTable(t *testing.T) {
 			continue
 		}
 		t.Run(string(r.reason), func(t *testing.T) {
-			bubble(t, func(c *Config) {
+			eachFront(t, func(c *Config) {
 				fronted(c)
 				if change != nil {
 					change(c)
