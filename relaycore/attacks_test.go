@@ -65,7 +65,7 @@ func (h *bystanders) meetBlinded() {
 // One source fills the table of requests, by either kind.
 func TestOneSourceFillsPending(t *testing.T) {
 	for _, mode := range []wire.Mode{wire.Named, wire.Blinded} {
-		bubble(t, func(c *Config) { fronted(c); pendingAtMost(&c.Limits, 300) }, func(t *testing.T, w *world) {
+		eachFront(t, func(c *Config) { fronted(c); pendingAtMost(&c.Limits, 300) }, func(t *testing.T, w *world) {
 			h := w.bystanders()
 			each := 32
 			if mode == wire.Blinded {
@@ -97,7 +97,7 @@ func TestOneSourceFillsPending(t *testing.T) {
 // The same by so many sources that each holds little: all hold less than their
 // caps, and the table is full all the same.
 func TestManySourcesFillPending(t *testing.T) {
-	bubble(t, func(c *Config) { fronted(c); pendingAtMost(&c.Limits, 300) }, func(t *testing.T, w *world) {
+	eachFront(t, func(c *Config) { fronted(c); pendingAtMost(&c.Limits, 300) }, func(t *testing.T, w *world) {
 		h := w.bystanders()
 		for i := range 40 {
 			p := w.as(fmt.Sprintf("203.0.113.%d:1", i), i)
@@ -129,7 +129,7 @@ func TestFourteenConnectionsFillTheBlindedShare(t *testing.T) {
 		{"without source accounting", func(c *Config) { big(c); c.Limits.MaxConnectionsPerIP = 0 }, func(i int) string { return "127.0.0.1:1" }, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			bubble(t, tc.change, func(t *testing.T, w *world) {
+			eachFront(t, tc.change, func(t *testing.T, w *world) {
 				h := w.bystanders()
 				ask := wireFrame(wire.Ask{Mode: wire.Blinded, Content: make([]byte, wire.AskSize)})
 				copy(ask[4:8], []byte{0, 0, 0, 0}) // no mask
@@ -181,7 +181,7 @@ func TestFourteenConnectionsFillTheBlindedShare(t *testing.T) {
 
 // One source fills the table of circuits.
 func TestOneSourceFillsCircuits(t *testing.T) {
-	bubble(t, func(c *Config) { fronted(c); circuitsAtMost(&c.Limits, 40) }, func(t *testing.T, w *world) {
+	eachFront(t, func(c *Config) { fronted(c); circuitsAtMost(&c.Limits, 40) }, func(t *testing.T, w *world) {
 		h := w.bystanders()
 		refused := 0
 		for i := range 30 {
@@ -203,7 +203,7 @@ func TestOneSourceFillsCircuits(t *testing.T) {
 // One source floods the store of knocks, and one door of it: the honest knock
 // waits there all the same, and a new one still finds its place.
 func TestOneSourceFillsKnocks(t *testing.T) {
-	bubble(t, func(c *Config) { fronted(c); c.OfflineQueue.KnockBudgetBytes = 64 * wire.AskSize }, func(t *testing.T, w *world) {
+	eachFront(t, func(c *Config) { fronted(c); c.OfflineQueue.KnockBudgetBytes = 64 * wire.AskSize }, func(t *testing.T, w *world) {
 		early := w.as("198.51.100.7:1", 10_000)
 		early.knock(idOf(20_000), "early")
 		for i := range 20 {
@@ -233,7 +233,7 @@ func TestOneSourceFillsKnocks(t *testing.T) {
 // what others have published is still there.
 func TestThousandIdentitiesFromOneSite(t *testing.T) {
 	for _, stay := range []bool{true, false} {
-		bubble(t, func(c *Config) {
+		eachFront(t, func(c *Config) {
 			fronted(c)
 			c.Limits.MaxIdentities = 100
 			c.Limits.MaxConnectionsPerIPv648 = 0
@@ -275,7 +275,7 @@ func TestThousandIdentitiesFromOneSite(t *testing.T) {
 // Strangers and steady contacts do what they can to fill one recipient's mailbox:
 // an honest contact's messages are held all the same, and other mailboxes take what comes.
 func TestOneMailboxIsFilled(t *testing.T) {
-	bubble(t, fronted, func(t *testing.T, w *world) {
+	eachFront(t, fronted, func(t *testing.T, w *world) {
 		h := w.bystanders()
 		honest := w.as("198.51.100.9:1", 10_002)
 		other := w.absent(honest, 3, 9001)
@@ -367,7 +367,7 @@ func TestOneMailboxIsFilled(t *testing.T) {
 // is that of a row; then many mailboxes, each just under its cap.
 func TestMailboxesAreFilledByBytes(t *testing.T) {
 	const total, each, largest = 4 << 20, 1 << 20, 64 << 10
-	bubble(t, func(c *Config) {
+	eachFront(t, func(c *Config) {
 		fronted(c)
 		l := &c.Limits
 		l.MaxMessageBytes, l.OfflineQueueMaxBytesPerRecipient, l.OfflineQueueMaxTotalBytes = largest, each, total

@@ -238,6 +238,15 @@ func (w *world) reachFromFar() *peer {
 	return w.dial("192.0.2.1:1")
 }
 
+// unknown is a client of an edge that tells the relay nothing of it, upgraded and greeted.
+func (w *world) unknown(client string) *peer {
+	w.t.Helper()
+	p := w.throughEdge(client, unnamed).upgrade()
+	p.binding = [32]byte{}
+	p.hello()
+	return p
+}
+
 // gone waits until the relay has closed a connection without a word.
 func (p *peer) gone() {
 	p.w.t.Helper()

@@ -44,10 +44,8 @@ func (w *world) as(client string, n int) *peer {
 	switch {
 	case w.s.start.ProxyProtocol:
 		p = w.behind(client)
-	case w.edge != nil: // one that does not say who the client is
-		p = w.throughEdge(client, unnamed).upgrade()
-		p.binding = [32]byte{} // nor of which TLS session
-		p.hello()
+	case w.edge != nil:
+		p = w.unknown(client)
 	default:
 		p = w.dial(client).upgrade()
 		p.hello()

@@ -41,9 +41,12 @@ func small(c *Config) {
 func (w *world) from(client string, seed byte) *peer {
 	w.t.Helper()
 	var p *peer
-	if w.s.start.ProxyProtocol {
+	switch {
+	case w.s.start.ProxyProtocol:
 		p = w.behind(client)
-	} else {
+	case w.edge != nil:
+		p = w.unknown(client)
+	default:
 		p = w.dial(client).upgrade()
 		p.hello()
 	}
@@ -114,7 +117,7 @@ next:
 func TestOutboundBudget(t *testing.T) {
 	for _, sc := range scenes {
 		t.Run(sc.name, func(t *testing.T) {
-			bubble(t, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
+			eachFront(t, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
 				good := w.honest()
 				const pairs, rounds = 6, 5
 				var senders, recipients []*peer
@@ -158,7 +161,7 @@ func TestOutboundBudget(t *testing.T) {
 func TestBufferBudget(t *testing.T) {
 	for _, sc := range scenes {
 		t.Run(sc.name, func(t *testing.T) {
-			bubble(t, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
+			eachFront(t, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
 				good := w.honest()
 				const attackers = 10
 				for i := range attackers {
@@ -193,7 +196,7 @@ func TestSourcesPayTogether(t *testing.T) {
 		{"not known", "203.0.113.1:1", func(c *Config) { c.Limits.MaxConnectionsPerIP = 0 }, "the one"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			bubble(t, func(c *Config) { tc.change(c); small(c) }, func(t *testing.T, w *world) {
+			eachFront(t, func(c *Config) { tc.change(c); small(c) }, func(t *testing.T, w *world) {
 				announce := func(p *peer, size, part int) {
 					b := binary.BigEndian.AppendUint64([]byte{0x82, 0x80 | 127}, uint64(size))
 					p.nc.Write(append(b, make([]byte, 4+part)...))
