@@ -55,7 +55,7 @@ func bubbleBehind(t *testing.T, fr front, change func(*Config), f func(t *testin
 		if change != nil {
 			change(&cfg)
 		}
-		if fr == edgeFront {
+		if fr.edge {
 			cfg.RequireChannelBinding = cfg.ProxyProtocol // there are TLS sessions to bind to
 		}
 		var log bytes.Buffer
@@ -64,8 +64,8 @@ func bubbleBehind(t *testing.T, fr front, change func(*Config), f func(t *testin
 			t.Fatal(err)
 		}
 		w := &world{t: t, s: s, ln: memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777")), log: &log}
-		if fr == edgeFront {
-			w.edge = newEdge(t, w.ln)
+		if fr.edge {
+			w.edge = newEdge(t, w.ln, fr.limits)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
@@ -77,7 +77,7 @@ func bubbleBehind(t *testing.T, fr front, change func(*Config), f func(t *testin
 			}
 			stopped = true
 			if w.edge != nil {
-				w.edge.wantUnasked()
+				w.edge.wantOwn()
 			}
 			cancel()
 			if err := <-served; err != nil {
