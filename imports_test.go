@@ -66,10 +66,15 @@ var rules = []struct {
 	madeUp edge // breaks it
 	about  string
 }{
-	{"proxy and relaycore stand below cmd alone: proxy", onlyIn("proxy", []string{"cmd", "proxy"}), edge{from: "internal/telemetry", to: "proxy/upstream"}, "proxy"},
+	{"proxy and relaycore stand below cmd alone: proxy", onlyIn("proxy", []string{"cmd", "proxy"}, "relaycore"), edge{from: "internal/telemetry", to: "proxy/upstream"}, "proxy"},
 	{"proxy and relaycore stand below cmd alone: relaycore", onlyIn("relaycore", []string{"cmd", "relaycore"}), edge{from: "admission", to: "relaycore/wire", test: true}, "relaycore"},
 	{"proxy does not know relaycore", not("proxy", "relaycore"), edge{from: "proxy/certs", to: "relaycore"}, ""},
-	{"relaycore does not know proxy", not("relaycore", "proxy"), edge{from: "relaycore/client", to: "proxy", test: true}, ""},
+	{"relaycore does not know proxy; its own tests alone put the edge before it, to hold the relay's limits behind the real one", func(e edge) bool {
+		return not("relaycore", "proxy")(e) && !(e.test && e.from == "relaycore")
+	}, edge{from: "relaycore", to: "proxy"}, ""},
+	{"the tests of what lies inside relaycore do without proxy", func(e edge) bool {
+		return within(e.from, "relaycore") && e.from != "relaycore" && within(e.to, "proxy")
+	}, edge{from: "relaycore/client", to: "proxy", test: true}, ""},
 	{"cmd is the top", onlyIn("cmd", []string{"cmd"}), edge{from: "proxy", to: "cmd/internal/policy"}, "cmd"},
 	{"internal is the bottom", not("internal", "cmd", "proxy", "relaycore", "admission"), edge{from: "internal/policyfile", to: "admission"}, ""},
 	{"admission takes the standard library, siphash and bart", func(e edge) bool {

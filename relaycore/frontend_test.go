@@ -19,8 +19,17 @@ import (
 // behind is a client whose address a PROXY header gives, upgraded and greeted.
 func (w *world) behind(client string, tlvs ...proxyheader.TLV) *peer {
 	w.t.Helper()
-	p := w.dial(frontEnd)
-	p.write(append(header(w.t, client, tlvs...), upgradeRequest...))
+	var p *peer
+	if w.edge != nil {
+		if client == "" || len(tlvs) > 0 {
+			w.t.Fatal("the edge writes its own header")
+		}
+		p = w.reach(client)
+		p.write([]byte(upgradeRequest))
+	} else {
+		p = w.dial(frontEnd)
+		p.write(append(header(w.t, client, tlvs...), upgradeRequest...))
+	}
 	if r := p.response(); r.StatusCode != http.StatusSwitchingProtocols {
 		w.t.Fatalf("status %d", r.StatusCode)
 	}

@@ -31,6 +31,7 @@ type world struct {
 	s       *Server
 	ln      *memconn.Listener
 	connect func() net.Conn // to a relay on loopback, in place of ln
+	edge    *edge           // before the relay; nil: nothing is
 	stop    func()          // ends Serve and waits for it
 	log     *bytes.Buffer
 
@@ -43,11 +44,19 @@ const frontEnd = "127.0.0.1:0"
 // ended when f returns and the relay has stopped, or synctest fails the test.
 func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) {
 	t.Helper()
+	bubbleBehind(t, headerFront, change, f)
+}
+
+func bubbleBehind(t *testing.T, fr front, change func(*Config), f func(t *testing.T, w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.DrainSecs = 2
 		if change != nil {
 			change(&cfg)
+		}
+		if fr.edge {
+			cfg.RequireChannelBinding = cfg.ProxyProtocol // there are TLS sessions to bind to
 		}
 		var log bytes.Buffer
 		s, err := NewServer(cfg, slog.New(slog.NewTextHandler(&log, nil)))
@@ -55,6 +64,9 @@ func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) 
 			t.Fatal(err)
 		}
 		w := &world{t: t, s: s, ln: memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777")), log: &log}
+		if fr.edge {
+			w.edge = newEdge(t, w.ln, fr.limits)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(ctx, w.ln) }()
@@ -64,9 +76,15 @@ func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) 
 				return
 			}
 			stopped = true
+			if w.edge != nil {
+				w.edge.wantOwn()
+			}
 			cancel()
 			if err := <-served; err != nil {
 				t.Error(err)
+			}
+			if w.edge != nil {
+				w.edge.end()
 			}
 			if st := s.gate.Stats(time.Now()); st.Connections != 0 || st.Hosts != 0 || st.Sites != 0 {
 				t.Errorf("the gate still holds %+v", st)
@@ -113,11 +131,14 @@ func (w *world) wantOnly(r Reason, n int) {
 
 // peer is a client of the relay, byte by byte.
 type peer struct {
-	w      *world
-	nc     net.Conn
-	read   *bufio.Reader
-	key    ed25519.PrivateKey
-	nonce  [32]byte
+	w     *world
+	nc    net.Conn
+	read  *bufio.Reader
+	key   ed25519.PrivateKey
+	nonce [32]byte
+
+	binding [32]byte // of its TLS session; zeros without one
+
 	frames chan received // what came; closed at the end of the stream
 	gate   chan struct{} // closed when reading goes on
 	halt   chan chan struct{}
@@ -406,7 +427,7 @@ func (w *world) member(seed byte) *peer {
 func (p *peer) publish(seed byte) {
 	p.w.t.Helper()
 	p.key = newKey(seed)
-	p.send(wire.NewPublish(p.key, []byte("bundle"), p.nonce, [32]byte{}))
+	p.send(wire.NewPublish(p.key, []byte("bundle"), p.nonce, p.binding))
 	if got := want[wire.Published](p); got.Identity != identity(p.key) {
 		p.w.t.Fatal("another identity was published")
 	}

@@ -2,12 +2,14 @@ package relaycore
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"net/netip"
 	"testing/synctest"
 	"time"
 
 	"relayedge/internal/memconn"
+	"relayedge/proxy"
 	"relayedge/relaycore/mailbox"
 	"relayedge/relaycore/wire"
 )
@@ -242,8 +244,30 @@ var configurable = []row{
 				w.t.Fatal("a message for another is refused")
 			}
 		}},
-	{name: "tls_handshake_timeout_secs", elsewhere: "proxy: TLS ends at the edge"},
-	{name: "outbound_budget_bytes", at: []int{16 << 20, 16<<20 + 1, 32 << 20},
+	{name: "tls_handshake_timeout_secs", at: []int{1, 2, 10, 120},
+		edge: func(l *proxy.Limits, n int) { l.TLSHandshakeTimeoutSecs = n },
+		run: func(w *world, n int) {
+			w.edge.binds = "tls_handshake_timeout"
+			nc := w.edge.connect(client(0))
+			nc.Write([]byte{0x16}) // the hello's first byte
+			time.Sleep(secs(n) - time.Nanosecond)
+			synctest.Wait()
+			if ended := w.edge.reads("ended_total"); len(ended) > 0 {
+				w.t.Fatalf("ended: %v", ended)
+			}
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			if ended := w.edge.reads("ended_total"); len(ended) != 1 || ended[w.edge.binds] != 1 {
+				w.t.Fatalf("ended: %v", ended)
+			}
+			if got, err := io.ReadAll(nc); len(got) > 0 || err != nil {
+				w.t.Fatalf("%q, %v", got, err)
+			}
+			if heard := w.s.count.connections.Load(); heard != 0 {
+				w.t.Fatalf("the relay has heard of %d connections", heard)
+			}
+		}},
+	{name: "outbound_budget_bytes", at: []int{16 << 20, 16<<20 + 1, 1 << 30},
 		change: func(c *Config, n int) { c.Limits.OutboundBudgetBytes = n },
 		run: func(w *world, n int) {
 			a, b := w.as(client(0), 1), w.as(client(1), 2)
@@ -252,7 +276,7 @@ var configurable = []row{
 				w.t.Fatal("nobody was shed")
 			}
 		}},
-	{name: "buffer_budget_bytes", at: []int{4 << 20, 4<<20 + 1, 8 << 20},
+	{name: "buffer_budget_bytes", at: []int{4 << 20, 4<<20 + 1, 512 << 20},
 		change: func(c *Config, n int) { c.Limits.BufferBudgetBytes = n },
 		run: func(w *world, n int) {
 			a, b := w.as(client(0), 1), w.as(client(1), 2)
@@ -329,7 +353,7 @@ var fixed = []row{
 			a, b := w.as(client(0), 1), w.as(client(1), 2)
 			circuit := w.pairUp(a, b)
 			b.stopReading()
-			a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 2*memconn.BufferSize)})
+			a.send(wire.Send{Circuit: circuit, Payload: make([]byte, 8*memconn.BufferSize)})
 			want[wire.MessageAck](a)
 			time.Sleep(secs(n) - time.Nanosecond)
 			w.wantOnly(ReasonWriterStall, 0)
@@ -345,7 +369,7 @@ var fixed = []row{
 				return w.refusedMail(p.posts(circuit, i, i%64), wire.LimitMailboxMessages)
 			})
 		}},
-	{name: "Steady-size offline messages per recipient", at: []int{500},
+	{name: "Steady-size (1,226-byte) offline messages per recipient", at: []int{500},
 		run: func(w *world, n int) {
 			p := w.as(client(0), 1)
 			circuit := w.absent(p, 2, 7)
@@ -363,9 +387,9 @@ var fixed = []row{
 			// All but one are in flight to others.
 			store, now := w.s.mail.store, time.Now()
 			for i := range n - 1 {
-				to, last := idOf(1000+i/64), i%64 == 63
+				to, last := wire.Identity(tokenOf(1000+i/64)), i%64 == 63
 				if i >= n/64*64-64 { // of few that are left nobody gets many
-					to, last = idOf(100_000+i), true
+					to, last = wire.Identity(tokenOf(100_000+i)), true
 				}
 				m := mailbox.Message{Recipient: to, ID: messageID(i), Contact: true, Source: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)}
 				if err := store.Put(m, now); err != nil {

@@ -1,26 +1,38 @@
 package relaycore
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"relayedge/proxy"
 	"relayedge/relaycore/wire"
 )
 
 // row is one row of a table of spec/003, driven through connections behind a
-// front end. run gets the limit's value and checks it there, one below and one
-// above; elsewhere names who holds the row where it is not this package.
+// front end that the test plays, and behind the edge. run gets the limit's value
+// and checks it there, one below and one above.
 type row struct {
-	name      string
-	elsewhere string
-	at        []int // values of the limit
-	change    func(c *Config, limit int)
-	run       func(w *world, limit int)
+	name   string
+	at     []int // values of the limit
+	change func(c *Config, limit int)
+	edge   func(l *proxy.Limits, limit int) // a limit that the edge holds, so behind it alone
+	run    func(w *world, limit int)
+}
+
+func (r row) fronts(limit int) []front {
+	if r.edge == nil {
+		return bothFronts
+	}
+	fr := edgeFront
+	fr.limits = func(l *proxy.Limits) { r.edge(l, limit) }
+	return []front{fr}
 }
 
 // client is an address that nobody else has.
@@ -57,12 +69,12 @@ func (w *world) lasts(p *peer, limit time.Duration, reason Reason) {
 
 // turnedAway says whether a client gets no answer at all.
 func (w *world) turnedAway(client string) bool {
-	p := w.dial(frontEnd)
-	if _, err := p.nc.Write(append(header(w.t, client), upgradeRequest...)); err != nil {
+	p := w.reach(client)
+	if _, err := p.nc.Write([]byte(upgradeRequest)); err != nil {
 		return true
 	}
 	n, err := p.nc.Read(make([]byte, 4096))
-	return n == 0 && err == io.EOF
+	return n == 0 && (err == io.EOF || w.edge != nil && errors.Is(err, syscall.ECONNRESET))
 }
 
 // refusedFor says whether a request was refused, for the limit given.
@@ -154,29 +166,35 @@ func TestLimitsTables(t *testing.T) {
 		max_pending_per_source max_pending_blind_per_source max_circuits_per_connection max_circuits max_circuits_per_source
 		offline_queue_max_total_bytes offline_queue_max_bytes_per_recipient tls_handshake_timeout_secs
 		outbound_budget_bytes buffer_budget_bytes ttl_secs knock_budget_bytes`
-	var names []string
-	for _, r := range configurable {
-		names = append(names, r.name)
+	second := []string{
+		"Outbound queue per connection", "Wait for space in a recipient's queue", "Writer stall", "Offline messages per recipient",
+		"Steady-size (1,226-byte) offline messages per recipient", "Messages tracked for delivery",
 	}
-	if want := strings.Fields(first); !slices.Equal(names, want) {
-		t.Errorf("the rows are %v, want %v", names, want)
-	}
-	if len(fixed) != 6 {
-		t.Errorf("%d fixed limits", len(fixed))
+	for _, table := range []struct {
+		rows []row
+		want []string
+	}{{configurable, strings.Fields(first)}, {fixed, second}} {
+		var names []string
+		for _, r := range table.rows {
+			names = append(names, r.name)
+			if len(r.at) == 0 {
+				t.Errorf("%s is held at no value", r.name)
+			}
+		}
+		if !slices.Equal(names, table.want) {
+			t.Errorf("the rows are %q, want %q", names, table.want)
+		}
 	}
 	for _, r := range slices.Concat(configurable, fixed) {
 		for _, n := range r.at {
 			t.Run(fmt.Sprintf("%s/%d", r.name, n), func(t *testing.T) {
-				bubble(t, func(c *Config) {
+				behindEach(t, r.fronts(n), func(c *Config) {
 					fronted(c)
 					if r.change != nil {
 						r.change(c, n)
 					}
 				}, func(t *testing.T, w *world) { r.run(w, n) })
 			})
-		}
-		if (r.run == nil) != (r.elsewhere != "") {
-			t.Errorf("%s is held by nobody, or by two", r.name)
 		}
 	}
 }

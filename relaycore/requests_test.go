@@ -41,9 +41,12 @@ func keyOf(n int) ed25519.PrivateKey {
 func (w *world) as(client string, n int) *peer {
 	w.t.Helper()
 	var p *peer
-	if w.s.start.ProxyProtocol {
+	switch {
+	case w.s.start.ProxyProtocol:
 		p = w.behind(client)
-	} else {
+	case w.edge != nil:
+		p = w.unknown(client)
+	default:
 		p = w.dial(client).upgrade()
 		p.hello()
 	}
@@ -54,8 +57,17 @@ func (w *world) as(client string, n int) *peer {
 func (p *peer) publishAs(key ed25519.PrivateKey, bundle []byte) {
 	p.w.t.Helper()
 	p.key = key
-	p.send(wire.NewPublish(key, bundle, p.nonce, [32]byte{}))
+	p.send(wire.NewPublish(key, bundle, p.nonce, p.binding))
 	want[wire.Published](p)
+}
+
+// refusedPublish has the relay refuse a proof for the TLS session that p names.
+func (p *peer) refusedPublish() {
+	p.w.t.Helper()
+	p.send(wire.NewPublish(keyOf(1), nil, p.nonce, p.binding))
+	if got := want[wire.Error](p); got.Frame != wire.TypePublish || got.Fault != wire.FaultKeyAuth {
+		p.w.t.Fatalf("%+v", got)
+	}
 }
 
 // idOf is the identity number n; tokenOf a token.

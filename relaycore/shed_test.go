@@ -15,17 +15,18 @@ import (
 // scene is who attacks from where.
 type scene struct {
 	name     string
+	fronts   []front
 	change   func(*Config)
 	attacker func(i int) string // address of the attackers' connection number i
 }
 
 // scenes are the ways in which sources can be known, or not.
 var scenes = []scene{
-	{"one source", proxied, func(int) string { return "203.0.113.1:1" }},
-	{"many sources", proxied, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }},
-	{"no address", proxied, func(int) string { return "" }},
-	{"without a front end", func(*Config) {}, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }},
-	{"sources that are not known", func(c *Config) { c.Limits.MaxConnectionsPerIP = 0 }, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }},
+	{"one source", bothFronts, proxied, func(int) string { return "203.0.113.1:1" }},
+	{"many sources", []front{headerFront}, proxied, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }},
+	{"no address", []front{headerFront}, proxied, func(int) string { return "" }},
+	{"without a front end", []front{headerFront}, func(*Config) {}, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }},
+	{"sources that are not known", bothFronts, func(c *Config) { c.Limits.MaxConnectionsPerIP = 0 }, func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i+1) }},
 }
 
 // small sets the least budgets for messages of 1 MiB.
@@ -41,9 +42,12 @@ func small(c *Config) {
 func (w *world) from(client string, seed byte) *peer {
 	w.t.Helper()
 	var p *peer
-	if w.s.start.ProxyProtocol {
+	switch {
+	case w.s.start.ProxyProtocol:
 		p = w.behind(client)
-	} else {
+	case w.edge != nil:
+		p = w.unknown(client)
+	default:
 		p = w.dial(client).upgrade()
 		p.hello()
 	}
@@ -114,7 +118,7 @@ next:
 func TestOutboundBudget(t *testing.T) {
 	for _, sc := range scenes {
 		t.Run(sc.name, func(t *testing.T) {
-			bubble(t, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
+			behindEach(t, sc.fronts, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
 				good := w.honest()
 				const pairs, rounds = 6, 5
 				var senders, recipients []*peer
@@ -158,7 +162,7 @@ func TestOutboundBudget(t *testing.T) {
 func TestBufferBudget(t *testing.T) {
 	for _, sc := range scenes {
 		t.Run(sc.name, func(t *testing.T) {
-			bubble(t, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
+			behindEach(t, sc.fronts, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
 				good := w.honest()
 				const attackers = 10
 				for i := range attackers {
