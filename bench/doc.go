@@ -22,7 +22,10 @@
 //   - forward: a message of the steady size (1,269 bytes) to another client,
 //     and its acknowledgement to the sender; two clients and one message on
 //     its way in each of 64 pairs
-//   - ping: a WebSocket ping of 125 bytes and its pong, 64 connections
+//   - answer: a message of that size that the relay refuses (its circuit is not
+//     there), and the relay's answer: one message in, one out, as in an echo;
+//     64 connections
+//   - echo: what the plain server does instead, with a message of that size
 //   - paced: 1,000 messages a second, each connection in turn
 //
 // BenchmarkSteady has the clients behind relayedge, over TLS: all are paired up,

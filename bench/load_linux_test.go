@@ -116,15 +116,15 @@ func during(t testing.TB, servers []*process, do func() int) spent {
 // closedLoop keeps one operation on its way in each group for a while: start begins
 // one, and each of the group's clients tells once that its part of it has come.
 // It returns how many were done.
-func closedLoop(t testing.TB, groups []crowd, op byte, start func(g crowd) error, period time.Duration) int {
+func closedLoop(t testing.TB, groups []crowd, start func(g crowd) error, period time.Duration) int {
 	t.Helper()
 	var done, open atomic.Int64
 	var over atomic.Bool
 	failed := make(chan error, len(groups))
 	for _, g := range groups {
 		var came atomic.Int64
-		arrived := func(got byte, _ []byte) {
-			if got != op || int(came.Add(1))%len(g) != 0 {
+		arrived := func(op byte, _ []byte) {
+			if op != opBinary || int(came.Add(1))%len(g) != 0 {
 				return
 			}
 			done.Add(1)
@@ -153,6 +153,9 @@ func closedLoop(t testing.TB, groups []crowd, op byte, start func(g crowd) error
 	}
 	over.Store(true)
 	for deadline := time.Now().Add(patience); open.Load() > 0; time.Sleep(time.Millisecond) {
+		for _, g := range groups {
+			g.stay(t)
+		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%d operations hang", open.Load())
 		}
@@ -253,9 +256,10 @@ func (s *sheet) String() string {
 	return out.String()
 }
 
-// report prints the sheet, and the rows that name is made of as metrics.
+// report prints the sheet, and some of its rows as metrics. It prints by itself:
+// what a benchmark logs is cut after ten lines.
 func (s *sheet) report(b *testing.B, metrics map[string]string) {
-	b.Log(s.String())
+	fmt.Printf("%s:%s\n", b.Name(), s)
 	for row, unit := range metrics {
 		b.ReportMetric(s.median(row), unit)
 	}
