@@ -4,7 +4,7 @@
 //
 //	make bench                                        everything, 4 rounds, as docs/benchmarks.md has it
 //	go test -run '^$' -bench Relay/unix ./bench       one round of one benchmark
-//	go test -bench Steady -clients 1000 -period 20s ./bench
+//	go test -run '^$' -bench Steady ./bench -clients 1000 -period 20s
 //
 // A round is one iteration of b.Loop, so -benchtime 4x makes four; what is
 // printed is the median, with the least and the most beside it.
