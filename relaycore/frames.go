@@ -203,7 +203,7 @@ func (c *session) send(f *wire.Send, b []byte, now time.Time) {
 	}
 	c.server.count.relayMessages.Add(1)
 	c.server.count.relayBytes.Add(uint64(len(b)))
-	c.reply(wire.MessageAck{ID: f.ID})
+	c.acknowledge(f.ID)
 }
 
 func (c *session) closeCircuit(f wire.Close) { c.server.dir.part(c, f.Circuit).send() }

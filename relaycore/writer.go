@@ -198,6 +198,15 @@ func (c *session) reply(m wire.Frame) {
 	}
 }
 
+// acknowledge is reply with a MESSAGE_ACK, which allocates nothing.
+func (c *session) acknowledge(id wire.MessageID) {
+	f := newFrame()
+	f.buf = wire.MessageAck{ID: id}.Append(websocket.AppendHeader(f.buf, websocket.Binary, 1+len(id)))
+	if c.queue(f) {
+		c.owe(c)
+	}
+}
+
 // owe notes that the reader of c must write for to. Whoever owes has to settle
 // before he waits for anything.
 func (c *session) owe(to *session) {
