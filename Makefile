@@ -4,8 +4,9 @@ GO          ?= go
 STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK  = golang.org/x/vuln/cmd/govulncheck@v1.9.0
 FUZZTIME    ?= 5s
+ROUNDS      ?= 4
 
-.PHONY: check tidy format vet staticcheck vuln race test build fuzz
+.PHONY: check tidy format vet staticcheck vuln race test build fuzz bench
 
 # The tests come last, so that their lines end the output.
 check: tidy format vet staticcheck vuln race
@@ -52,3 +53,8 @@ fuzz:
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
 		done; \
 	done
+
+# What the programs cost, as docs/benchmarks.md has it, on a machine that is at rest.
+bench:
+	$(GO) test -run '^$$' -bench . -benchtime $(ROUNDS)x -timeout 2h ./bench
+	$(GO) test -run '^$$' -bench Forward -benchmem ./relaycore

@@ -10,9 +10,12 @@
 // The accept loop refuses untrusted peers and asks the gate; then one straight
 // function takes over: the PROXY header, the HTTP upgrade, and on a goroutine
 // with a fresh stack the session. The session's goroutine is its reader and the
-// only one that ends it: everybody else says [session.end], which wakes it. The
-// writer is a goroutine that exists only while something waits to be written,
-// so an idle session is its struct and one goroutine without a buffer.
+// only one that ends it: everybody else says [session.end], which wakes it. What
+// its client's frames have queued, for others and in answer, the reader writes
+// itself at the end of its turn, as far as the sockets take it at once: it owes
+// that (session.owe), and settles before it waits for anything. For all else that
+// waits to be written there is a writer, a goroutine that exists only so long. So
+// an idle session is its struct and one goroutine without a buffer.
 //
 // In order, with the function that does it: Server.accept and Server.admit
 // (server.go); Server.connection and Server.upgrade (connection.go); session.run

@@ -16,6 +16,7 @@ func (c *session) finish() {
 	defer c.out.drop()
 	defer c.io.Close()
 	defer c.lease.Release()
+	c.settle()
 	c.buffers.add(-c.weight)
 	c.parser, c.weight = nil, 0
 	c.mu.Lock()

@@ -20,6 +20,7 @@ func (c *session) frame(b []byte, now time.Time) {
 		c.send(&f, b, now)
 		return
 	}
+	c.settle() // the others may take their time
 	decoded, err := wire.DecodeClient(b)
 	switch {
 	case err == wire.ErrUnknownType:
@@ -51,7 +52,7 @@ func (c *session) malformed() {
 
 // refuse answers a frame that will not be taken.
 func (c *session) refuse(what wire.Refused, fault wire.Fault, text string) {
-	c.tell(wire.Error{Refused: what, Fault: fault, Text: text})
+	c.reply(wire.Error{Refused: what, Fault: fault, Text: text})
 }
 
 // mayAuth charges the budget of hellos and publishes.
@@ -202,7 +203,7 @@ func (c *session) send(f *wire.Send, b []byte, now time.Time) {
 	}
 	c.server.count.relayMessages.Add(1)
 	c.server.count.relayBytes.Add(uint64(len(b)))
-	c.tell(wire.MessageAck{ID: f.ID})
+	c.acknowledge(f.ID)
 }
 
 func (c *session) closeCircuit(f wire.Close) { c.server.dir.part(c, f.Circuit).send() }

@@ -166,6 +166,7 @@ var mailLimit = map[mailbox.Limit]wire.Limit{
 // ones of this sender wait there. The sender is not read while it waits for a disk.
 func (c *session) keep(f *wire.Send, peer wire.Identity) {
 	s, now := c.server, time.Now()
+	c.settle()
 	c.weigh(true)
 	err := s.mail.put(mailbox.Message{
 		Recipient: peer, Sender: c.identity, ID: f.ID, Payload: f.Payload,

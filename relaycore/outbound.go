@@ -205,11 +205,7 @@ func (q *outbound) take(buf []byte) (b []byte, backlog bool) {
 		return nil, true
 	}
 	if q.head == nil {
-		q.writing = false
-		if q.idle != nil {
-			close(q.idle)
-			q.idle = nil
-		}
+		q.rest()
 		return nil, false
 	}
 	q.turn = true
@@ -257,6 +253,32 @@ func (q *outbound) release(list *frame) {
 func (q *outbound) written(now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.wrote(now)
+}
+
+// writtenAll is written, and ends the writer if nothing is left to write. It
+// reports whether it did.
+func (q *outbound) writtenAll(now time.Time) (ended bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.wrote(now)
+	if q.head != nil || q.pong != nil || q.more {
+		return false
+	}
+	q.rest()
+	return true
+}
+
+// rest ends the writer.
+func (q *outbound) rest() {
+	q.writing = false
+	if q.idle != nil {
+		close(q.idle)
+		q.idle = nil
+	}
+}
+
+func (q *outbound) wrote(now time.Time) {
 	for f := q.taken; f != nil; f = f.next {
 		if f.ping != 0 {
 			q.pinging = false

@@ -100,6 +100,8 @@ type session struct {
 	bytes       admission.Bucket
 	pausedUntil time.Time // no reading before; zero: reading
 	weight      int       // what buffers was charged for
+	firstOwed   *session  // for whom it must write before it waits; nil: nobody
+	lastOwed    *session
 
 	buffers account // what is held of what the client sends
 
@@ -108,6 +110,9 @@ type session struct {
 
 	// Guarded by outbound.mu.
 	out outbound
+
+	// Its writer's, who may be another session's reader: the next in that one's list.
+	nextOwed *session
 
 	// Guarded by mu, which is never taken with another lock held.
 	mu    sync.Mutex
@@ -183,6 +188,7 @@ func (c *session) run(rest []byte) {
 	c.weigh(false)
 	if len(rest) > 0 {
 		c.consume(rest)
+		c.settle()
 	}
 	for !c.over() {
 		if !c.hold(false) {
@@ -192,6 +198,7 @@ func (c *session) run(rest []byte) {
 		p, err := c.io.ReadReady()
 		c.consume(p)
 		c.io.Release()
+		c.settle()
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			c.end(gone)
 		}
@@ -296,6 +303,7 @@ func (c *session) hold(buffer bool) bool {
 			c.out.forgive(now)
 			continue
 		}
+		c.settle()
 		until := c.tick(now, false)
 		if !c.pausedUntil.IsZero() {
 			if c.pausedUntil.Before(until) {

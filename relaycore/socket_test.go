@@ -98,6 +98,65 @@ func TestIdleSessionIsSmall(t *testing.T) {
 	}
 }
 
+// A recipient that takes nothing for a while gets everything in order, whoever
+// has written it: the sender's reader, as far as the socket took it, or a writer.
+func TestOrderOverSockets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("opens sockets")
+	}
+	w := relayOn(t, nil)
+	from, to := w.joined(1), w.joined(2)
+	circuit := w.pairUp(from, to)
+	from.detach()
+	to.detach()
+	payload := make([]byte, 63<<10)
+	const messages = 200
+	ack := make([]byte, 2+33)
+	for i := range messages {
+		if _, err := from.nc.Write(masked(0x82, wire.Send{Circuit: circuit, ID: messageID(i), Payload: payload}.Append(nil))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(from.nc, ack); err != nil {
+			t.Fatal(err)
+		}
+		if id := messageID(i); !bytes.Equal(ack[3:], id[:]) {
+			t.Fatalf("message %d was acknowledged as %x", i, ack[3:])
+		}
+	}
+	message := make([]byte, 4+wire.SendHead+len(payload))
+	for i := range messages {
+		if _, err := io.ReadFull(to.nc, message); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := wire.DecodeServer(message[4:]); err != nil || m.(wire.Message).ID != messageID(i) {
+			t.Fatalf("message %d is %.60x, %v", i, message, err)
+		}
+	}
+}
+
+// A message on its way allocates nothing.
+func TestForwardAllocatesNothing(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("opens sockets, and the race detector allocates")
+	}
+	w := relayOn(t, nil)
+	from, to := w.joined(1), w.joined(2)
+	frame := masked(0x82, wire.Send{Circuit: w.pairUp(from, to), Payload: make([]byte, 1226)}.Append(nil))
+	from.detach()
+	to.detach()
+	ack := make([]byte, 2+33)
+	message := make([]byte, 4+1269)
+	// A pool that a garbage collection has emptied may allocate now and then:
+	// AllocsPerRun rounds down.
+	if n := testing.AllocsPerRun(500, func() {
+		from.nc.Write(frame)
+		io.ReadFull(to.nc, message)
+		io.ReadFull(from.nc, ack)
+	}); n != 0 {
+		t.Errorf("%v allocations a message", n)
+	}
+}
+
 // BenchmarkForward is one SEND through the relay on real sockets: to the
 // recipient, and the MESSAGE_ACK back.
 func BenchmarkForward(b *testing.B) {

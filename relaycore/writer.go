@@ -18,26 +18,31 @@ var writeBuffers = socket.NewPool(writeSize)
 // offer queues a frame that the relay itself makes. Such frames cannot wait: a
 // session whose queue is full for one is a slow consumer.
 func (c *session) offer(f *frame) {
+	if c.queue(f) {
+		c.startWriter()
+	}
+}
+
+// queue is offer without the writer: it reports whether the caller must start one.
+func (c *session) queue(f *frame) (start bool) {
 	q := &c.out
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
 		f.free()
-		return
+		return false
 	}
 	if !q.fits(f) {
 		q.mu.Unlock()
 		f.free()
 		c.end(endSlowConsumer)
-		return
+		return false
 	}
 	q.push(f, nil)
-	start := q.wakes()
+	start = q.wakes()
 	q.mu.Unlock()
-	if start {
-		c.startWriter()
-	}
 	c.server.outboundBudget.makeRoom()
+	return start
 }
 
 // knock brings another client's knock, if there is room to spare: nobody's
@@ -91,7 +96,7 @@ func (c *session) answerPing(payload []byte) {
 	start := q.wakes()
 	q.mu.Unlock()
 	if start {
-		c.startWriter()
+		c.owe(c)
 	}
 	c.server.outboundBudget.makeRoom()
 }
@@ -132,7 +137,7 @@ func (c *session) deliver(to *session, f *frame) delivery {
 		start := q.wakes()
 		q.mu.Unlock()
 		if start {
-			to.startWriter()
+			c.owe(to)
 		}
 		return queued
 	}
@@ -144,6 +149,7 @@ func (c *session) deliver(to *session, f *frame) delivery {
 	}
 	q.last = w
 	q.mu.Unlock()
+	c.settle() // it may be the recipient's own writer that is owed
 	c.weigh(true)
 	defer c.weigh(false)
 
@@ -181,11 +187,57 @@ func (c *session) discard(f *frame) {
 	f.free()
 }
 
+// startWriter starts a goroutine that writes, for who must start a writer.
 func (c *session) startWriter() { c.server.running.Go(c.write) }
 
-// write writes what is queued and ends when nothing is left. At most one runs
-// for a session.
-func (c *session) write() {
+// reply is tell for the session's own reader: what answers a client's frames
+// leaves at the end of the reader's turn, without a goroutine.
+func (c *session) reply(m wire.Frame) {
+	if c.queue(message(m)) {
+		c.owe(c)
+	}
+}
+
+// acknowledge is reply with a MESSAGE_ACK, which allocates nothing.
+func (c *session) acknowledge(id wire.MessageID) {
+	f := newFrame()
+	f.buf = wire.MessageAck{ID: id}.Append(websocket.AppendHeader(f.buf, websocket.Binary, 1+len(id)))
+	if c.queue(f) {
+		c.owe(c)
+	}
+}
+
+// owe notes that the reader of c must write for to. Whoever owes has to settle
+// before he waits for anything.
+func (c *session) owe(to *session) {
+	to.nextOwed = nil
+	if c.lastOwed == nil {
+		c.firstOwed = to
+	} else {
+		c.lastOwed.nextOwed = to
+	}
+	c.lastOwed = to
+}
+
+// settle writes for all for whom the reader owes it.
+func (c *session) settle() {
+	for to := c.firstOwed; to != nil; to = c.firstOwed {
+		// Off the list first: as soon as it has written, another may owe for it.
+		c.firstOwed = to.nextOwed
+		if c.firstOwed == nil {
+			c.lastOwed = nil
+		}
+		to.writeNow()
+	}
+}
+
+// writeNow writes one batch of what is queued, as much of it as the socket takes
+// at once. A goroutine does whatever is left to do.
+func (c *session) writeNow() {
+	if !c.io.ByReadiness() {
+		c.startWriter()
+		return
+	}
 	defer c.contain()
 	failed := true
 	defer func() {
@@ -193,14 +245,50 @@ func (c *session) write() {
 			c.out.abandon()
 		}
 	}()
+	buf := writeBuffers.Get()
+	b, backlog := c.out.take((*buf)[:0])
+	switch {
+	case backlog:
+		c.server.running.Go(func() { c.writeOn(buf, nil, true) })
+	case b == nil:
+		writeBuffers.Put(buf)
+	default:
+		if n := c.io.WriteNow(b); n < len(b) {
+			c.server.running.Go(func() { c.writeOn(buf, b[n:], false) })
+			break
+		}
+		if c.out.writtenAll(time.Now()) {
+			writeBuffers.Put(buf)
+		} else {
+			c.server.running.Go(func() { c.writeOn(buf, nil, false) })
+		}
+	}
+	failed = false
+}
+
+// write writes what is queued and ends when nothing is left. At most one runs
+// for a session.
+func (c *session) write() { c.writeOn(writeBuffers.Get(), nil, false) }
+
+// writeOn is write with a buffer, and with what take has returned before and is
+// not done yet: b, or the turn of the backlog.
+func (c *session) writeOn(buf *[]byte, b []byte, backlog bool) {
+	defer c.contain()
+	failed := true
+	defer func() {
+		if failed {
+			c.out.abandon()
+		}
+	}()
+	defer writeBuffers.Put(buf)
 	// Many writers that wait for their sockets hold many buffers.
 	c.out.account.add(writeSize)
 	defer c.out.account.add(-writeSize)
 	c.server.outboundBudget.makeRoom()
-	buf := writeBuffers.Get()
-	defer writeBuffers.Put(buf)
 	for {
-		b, backlog := c.out.take((*buf)[:0])
+		if b == nil && !backlog {
+			b, backlog = c.out.take((*buf)[:0])
+		}
 		var err error
 		switch {
 		case backlog:
@@ -221,5 +309,6 @@ func (c *session) write() {
 			}
 			return
 		}
+		b, backlog = nil, false
 	}
 }

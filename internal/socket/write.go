@@ -48,6 +48,23 @@ func (s *Socket) WriteAll(p []byte, patience time.Duration) error {
 	return err
 }
 
+// WriteNow writes what the connection takes of p without waiting, and returns how
+// much that was. Why it was not all of it, WriteAll says of the rest. It is for
+// connections with readiness; the others take nothing.
+func (s *Socket) WriteNow(p []byte) (n int) {
+	if s.raw == nil {
+		return 0
+	}
+	w := writes.Get().(*write)
+	w.left, w.n = p, 0
+	if s.raw.Write(w.try) == nil {
+		n = w.n
+	}
+	w.left, w.err = nil, nil
+	writes.Put(w)
+	return n
+}
+
 func (w *write) writeAll(s *Socket, patience time.Duration) error {
 	for {
 		w.n, w.err = 0, nil

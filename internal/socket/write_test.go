@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"runtime"
 	"syscall"
 	"testing"
@@ -50,6 +51,34 @@ func TestWriteAllToSlowPeer(t *testing.T) {
 		if !record.writeBy.IsZero() {
 			t.Error("the deadline of that wait is still there")
 		}
+	}
+}
+
+// WriteNow writes what fits and says how much that was; the rest is WriteAll's.
+func TestWriteNow(t *testing.T) {
+	own, peer := kernel(t)
+	sent := make([]byte, 16<<20)
+	rand.Read(sent)
+	n := own.WriteNow(sent)
+	if n == 0 || n == len(sent) {
+		t.Fatalf("%d of %d bytes fit", n, len(sent))
+	}
+	done := make(chan error, 1)
+	go func() { done <- own.WriteAll(sent[n:], time.Minute) }()
+	got := make([]byte, len(sent))
+	if _, err := io.ReadFull(peer, got); err != nil || !bytes.Equal(got, sent) {
+		t.Errorf("received: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	own.Close()
+	if n := own.WriteNow(sent); n != 0 {
+		t.Errorf("%d bytes into a closed connection", n)
+	}
+	near, _ := memconn.Pipe(netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:2"))
+	if n := New(near, NewPool(1)).WriteNow(sent); n != 0 {
+		t.Errorf("%d bytes into a connection without readiness", n)
 	}
 }
 
