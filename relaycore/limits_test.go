@@ -156,6 +156,7 @@ func (w *world) spends(b *budget, limit int, heavy, other *peer, of func(*sessio
 	heavy.end()
 	held.add(-added)
 	other.hello()
+	synctest.Wait() // who goes is counted when it has gone
 }
 
 // The rows of spec/003's first two tables, in its order.
