@@ -34,8 +34,14 @@ func program(t testing.TB, name string) string {
 		if built.folder, built.err = os.MkdirTemp("", "relayedge-bench-"); built.err != nil {
 			return
 		}
-		cmd := exec.Command("go", "build", "-o", built.folder+"/", "relayedge/cmd/relayedge", "relayedge/cmd/relaycore", "relayedge/bench/plain")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		args := []string{"build", "-o", built.folder + "/"}
+		if raceEnabled {
+			args = append(args, "-race") // nothing is measured then, and the other tests have built the same
+		}
+		cmd := exec.Command("go", append(args, "relayedge/cmd/relayedge", "relayedge/cmd/relaycore", "relayedge/bench/plain")...)
+		if !raceEnabled {
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("%w: %s", err, out)
 		}
