@@ -36,6 +36,7 @@ func (l *looking) Addr() net.Addr {
 func TestNewcomersDoNotWaitForWhatIsPrepared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEdge(t, nil)
+		synctest.Wait() // it serves
 		socket := &looking{Listener: memconn.Listen(netip.MustParseAddrPort("192.0.2.9:1")), server: e.server}
 		next, err := e.server.Prepare(e.changed(func(c *Config) {
 			l := c.Listeners[0]
