@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -28,8 +27,9 @@ type File struct {
 	wake   chan struct{} // of the goroutine that commits
 	ended  chan struct{} // closed when it has ended
 
-	mu     sync.Mutex
-	book   book
+	lockedBook
+
+	// Guarded by mu.
 	queue  []*batch // what is to be written, the last one still open
 	gone   []uint64 // what is to be taken out of the file
 	stuck  error    // the file takes nothing, not even that
@@ -450,19 +450,6 @@ func (f *File) Reader(recipient wire.Identity) *Reader {
 	return f.book.open(&Reader{Recipient: recipient, store: f})
 }
 
-func (f *File) leave(r *Reader) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.book.close(r)
-}
-
-// Waits implements [Store].
-func (f *File) Waits(recipient, sender wire.Identity, now time.Time) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.book.waits(&recipient, &sender, now)
-}
-
 // Expire implements [Store].
 func (f *File) Expire(now time.Time) time.Time {
 	f.mu.Lock()
@@ -470,20 +457,6 @@ func (f *File) Expire(now time.Time) time.Time {
 	defer f.signal()
 	f.book.pass(now)
 	return f.book.due()
-}
-
-// SetLimits implements [Store].
-func (f *File) SetLimits(l Limits) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.book.limits = l
-}
-
-// Stats implements [Store].
-func (f *File) Stats(now time.Time) Stats {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.book.stats(now)
 }
 
 // Close implements [Store]. Its error says that the disk did not take what was

@@ -1,7 +1,6 @@
 package mailbox
 
 import (
-	"sync"
 	"time"
 
 	"relayedge/relaycore/wire"
@@ -9,9 +8,8 @@ import (
 
 // Memory is a [Store] that ends with the process.
 type Memory struct {
-	mu     sync.Mutex
-	book   book
-	closed bool
+	lockedBook
+	closed bool // guarded by mu
 }
 
 var _ Store = (*Memory)(nil)
@@ -79,39 +77,12 @@ func (s *Memory) next(r *Reader, now time.Time) ([]Held, error) {
 	return held(s.book.take(r, now)), nil
 }
 
-func (s *Memory) leave(r *Reader) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.book.close(r)
-}
-
-// Waits implements [Store].
-func (s *Memory) Waits(recipient, sender wire.Identity, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.book.waits(&recipient, &sender, now)
-}
-
 // Expire implements [Store].
 func (s *Memory) Expire(now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.book.pass(now)
 	return s.book.due()
-}
-
-// SetLimits implements [Store].
-func (s *Memory) SetLimits(l Limits) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.book.limits = l
-}
-
-// Stats implements [Store].
-func (s *Memory) Stats(now time.Time) Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.book.stats(now)
 }
 
 // Close implements [Store].
