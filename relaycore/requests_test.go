@@ -40,16 +40,7 @@ func keyOf(n int) ed25519.PrivateKey {
 // as is a client at an address that has proved the identity number n.
 func (w *world) as(client string, n int) *peer {
 	w.t.Helper()
-	var p *peer
-	switch {
-	case w.s.start.ProxyProtocol:
-		p = w.behind(client)
-	case w.edge != nil:
-		p = w.unknown(client)
-	default:
-		p = w.dial(client).upgrade()
-		p.hello()
-	}
+	p := w.come(client)
 	p.publishAs(keyOf(n), []byte("bundle"))
 	return p
 }

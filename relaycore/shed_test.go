@@ -38,19 +38,25 @@ func small(c *Config) {
 	c.Limits.BufferBudgetBytes = 4 << 20
 }
 
+// come is a client at an address, behind a front end if there is one, that has
+// said hello.
+func (w *world) come(client string) *peer {
+	w.t.Helper()
+	switch {
+	case w.s.start.ProxyProtocol:
+		return w.behind(client)
+	case w.edge != nil:
+		return w.unknown(client)
+	}
+	p := w.dial(client).upgrade()
+	p.hello()
+	return p
+}
+
 // from is a member with an address, behind a front end if there is one.
 func (w *world) from(client string, seed byte) *peer {
 	w.t.Helper()
-	var p *peer
-	switch {
-	case w.s.start.ProxyProtocol:
-		p = w.behind(client)
-	case w.edge != nil:
-		p = w.unknown(client)
-	default:
-		p = w.dial(client).upgrade()
-		p.hello()
-	}
+	p := w.come(client)
 	p.publish(seed)
 	return p
 }
