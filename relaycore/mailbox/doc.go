@@ -24,7 +24,7 @@
 //
 // # Where it is decided
 //
-// All of it is decided in the book (book.go; reader.go has its readers' part),
+// All of it is decided in the book (book.go, behind its lock locked.go; reader.go has its readers' part),
 // which both stores keep under a lock of their own: [Memory] (memory.go) has the
 // payloads there too, [File] (file.go) has them in its database, in sealed records
 // (record.go, key.go), which one goroutine writes, those of many senders in one
