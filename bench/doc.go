@@ -33,7 +33,7 @@
 // the wire.
 //
 // CPU time is utime and stime of /proc/PID/stat, memory the PSS of
-// /proc/PID/smaps_rollup once the process is at rest. The kernel's socket memory
+// /proc/PID/smaps_rollup once the process has been at rest for twelve seconds. The kernel's socket memory
 // is the whole machine's: mem of /proc/net/sockstat and Slab of /proc/meminfo,
 // the load's own sockets included. All of it is Linux.
 package bench

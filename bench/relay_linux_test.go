@@ -62,7 +62,7 @@ func open(t testing.TB, s *sheet, p *process, to target, n int) crowd {
 		return n
 	})
 	s.addTime(p.name+" connect", used[0])
-	p.settle(t)
+	p.rest(t)
 	s.add(p.name+" idle, KB", (p.memory(t)-before)/float64(n)/1e3)
 	s.add(p.name+" kernel, both ends, KB", (kernelMemory(t)-kernel)/float64(n)/1e3)
 	return all
@@ -76,7 +76,7 @@ func roundOfRelay(t testing.TB, s *sheet, network string, n int, period time.Dur
 	all := open(t, s, p, to, n)
 	one := []*process{p}
 	s.addTime("relaycore identify", during(t, one, func() int { all.identify(t); return n })[0])
-	p.settle(t)
+	p.rest(t)
 	s.add("relaycore identified, KB", (p.memory(t)-base)/float64(n)/1e3)
 	all.pairUp(t)
 	all.listen()

@@ -93,7 +93,7 @@ func steady(t testing.TB, s *sheet, with setting, n int, period time.Duration) {
 	}
 	all.pairUp(t)
 	for i, p := range servers {
-		p.settle(t)
+		p.rest(t)
 		s.add(p.name+" memory per client, KB", (p.memory(t)-before[i])/float64(n)/1e3)
 	}
 	s.add("kernel, all sockets, per client, KB", (kernelMemory(t)-kernel)/float64(n)/1e3)

@@ -1,7 +1,7 @@
 // Package service is what both commands do around what they run: logging,
 // signals, the metrics endpoint, reloads (reload.go) and the control socket that
-// asks for them (control.go), check --machine, the subcommands that only differ by
-// name.
+// asks for them (control.go), memory after a burst (memory.go), check --machine,
+// the subcommands that only differ by name.
 package service
 
 import (
@@ -44,13 +44,14 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 
 // UntilSignal runs serve with a context that SIGTERM or SIGINT ends, and
 // returns what it returns. A second signal does not wait for it: it ends the
-// wait with nil.
+// wait with nil. Meanwhile memory that a burst has left is given back.
 func UntilSignal(ctx context.Context, log *slog.Logger, serve func(context.Context) error) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	go GiveBackMemory(ctx)
 	served := make(chan error, 1)
 	go func() { served <- serve(ctx) }()
 	for first := true; ; first = false {
