@@ -121,7 +121,7 @@ func TestReplaced(t *testing.T) {
 func TestReplacedForGood(t *testing.T) {
 	d := newDirectory(DefaultConfig(), true, new(counters), time.Now())
 	defer d.close()
-	var old, newer session
+	old, newer := session{member: &notYet}, session{member: &notYet}
 	id := identity(newKey(1))
 	f := &wire.Publish{Identity: id}
 	d.join(&old, f, time.Now())

@@ -30,6 +30,8 @@ type directory struct {
 }
 
 // membership is what the directory keeps of one session, guarded by directory.mu.
+// Those that are in nothing share one: before their PUBLISH and after their end
+// sessions are small.
 type membership struct {
 	proven   bool
 	over     bool // it was here and is not to come back
@@ -39,6 +41,12 @@ type membership struct {
 	circuits map[uint64]*circuit
 	reader   *mailbox.Reader // nil until PUBLISHED is on its way
 }
+
+// The memberships of sessions that are not in the directory.
+var (
+	notYet   = membership{}
+	noLonger = membership{over: true}
+)
 
 // notice is a message that somebody is to be told by another's doing, or by time's.
 type notice struct {
@@ -182,7 +190,7 @@ func (d *directory) join(c *session, f *wire.Publish, now time.Time) (replaced *
 			d.count.blindEndedAtPublish.Add(1)
 			told = told.closed(ct, wire.EndedLeft, nil)
 		}
-		c.member = membership{proven: true, identity: id, asking: newAsking()}
+		c.member = &membership{proven: true, identity: id, asking: newAsking()}
 		d.members[id] = c
 	}
 	d.count.identitiesEvicted.Add(uint64(d.identities.publish(id, f.Bundle, f.BundleSignature, c.source)))
@@ -247,7 +255,7 @@ func (d *directory) remove(c *session, now time.Time) (told notices) {
 			told = told.closed(ct, wire.EndedLeft, c)
 		}
 	}
-	c.member = membership{over: true}
+	c.member = &noLonger
 	return told
 }
 

@@ -56,7 +56,7 @@ func randomClients(t *testing.T, known bool, r *rand.Rand) {
 		pick := func() *session { return live[r.IntN(len(live))] }
 		switch op := r.IntN(10); {
 		case op == 0 || len(live) < 3:
-			c := &session{source: source(r.IntN(4))}
+			c := &session{source: source(r.IntN(4)), member: &notYet}
 			f := &wire.Publish{Identity: numbered(r.IntN(10)), Bundle: make([]byte, r.IntN(100))}
 			replaced, all, ok := d.join(c, f, now)
 			if tell(all); !ok {

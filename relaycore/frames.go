@@ -57,7 +57,10 @@ func (c *session) refuse(what wire.Refused, fault wire.Fault, text string) {
 
 // mayAuth charges the budget of hellos and publishes.
 func (c *session) mayAuth(now time.Time) bool {
-	if c.auth.Take(authRate, 1, now) {
+	if c.greeting == nil {
+		c.greeting = new(greeting)
+	}
+	if c.greeting.auth.Take(authRate, 1, now) {
 		return true
 	}
 	c.end(endAuthRate)
@@ -73,8 +76,9 @@ func (c *session) hello(f wire.Hello, now time.Time) {
 		c.end(endVersion)
 		return
 	}
-	rand.Read(c.nonce[:])
-	c.greeted = true
+	g := c.greeting
+	rand.Read(g.nonce[:])
+	g.welcome = true
 	l := c.server.inForce.Load().limits
 	binding := wire.BindingNone
 	if c.server.bound {
@@ -82,7 +86,7 @@ func (c *session) hello(f wire.Hello, now time.Time) {
 	}
 	c.tell(wire.Welcome{
 		Version:                   wire.Version,
-		Nonce:                     c.nonce,
+		Nonce:                     g.nonce,
 		Binding:                   binding,
 		MaxMessageBytes:           uint32(min(c.limits.MaxMessageBytes, wire.MaxSend)),
 		ConnectionTimeoutSecs:     uint32(c.limits.ConnectionTimeoutSecs),
@@ -103,7 +107,7 @@ func (c *session) publish(f wire.Publish, now time.Time) {
 	}
 	s := c.server
 	what := wire.Refused{Frame: wire.TypePublish}
-	if !c.greeted {
+	if !c.greeting.welcome {
 		c.refuse(what, wire.FaultOrder, "HELLO comes first")
 		return
 	}
@@ -116,7 +120,7 @@ func (c *session) publish(f wire.Publish, now time.Time) {
 		}
 		binding = *c.binding
 	}
-	if !f.Verify(c.nonce, binding) {
+	if !f.Verify(c.greeting.nonce, binding) {
 		s.count.reject(ReasonKeyAuth)
 		c.refuse(what, wire.FaultKeyAuth, "the bundle's signature or the proof does not hold for this connection")
 		return

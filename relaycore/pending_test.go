@@ -30,7 +30,7 @@ func newRequests(t testing.TB, sources bool, change func(*Limits)) *requests {
 func (r *requests) session(number int, from source) *session {
 	c := r.sessions[number]
 	if c == nil {
-		c = &session{source: from, member: membership{proven: true, asking: newAsking()}}
+		c = &session{source: from, member: &membership{proven: true, asking: newAsking()}}
 		binary.BigEndian.PutUint64(c.member.identity[:], uint64(number))
 		r.sessions[number] = c
 	}
@@ -153,7 +153,7 @@ func TestMillionRows(t *testing.T) {
 	r := newRequests(t, true, func(l *Limits) { l.MaxPendingCircuitTargets = rows })
 	askers := make([]session, rows/16)
 	for i := range askers {
-		askers[i] = session{source: source(i), member: membership{proven: true, asking: newAsking()}}
+		askers[i] = session{source: source(i), member: &membership{proven: true, asking: newAsking()}}
 		binary.BigEndian.PutUint64(askers[i].member.identity[:], uint64(i))
 	}
 	before := heap()

@@ -355,7 +355,7 @@ func TestTablesUnderChangingLimits(t *testing.T) {
 			d.tell = func(notices) {}
 			var live []*session
 			join := func() {
-				c := &session{source: source(r.IntN(4))}
+				c := &session{source: source(r.IntN(4)), member: &notYet}
 				replaced, _, _ := d.join(c, &wire.Publish{Identity: numbered(r.IntN(12))}, time.Now())
 				live = append(without(live, replaced), c)
 			}

@@ -83,7 +83,6 @@ type session struct {
 	about   about
 	started time.Time // accept
 	binding *[32]byte // of the client's TLS session, if it reached us
-	done    chan struct{}
 	io      *socket.Socket
 
 	// The reader's.
@@ -93,10 +92,8 @@ type session struct {
 	identity    wire.Identity // once identified
 	pingAt      time.Time
 	pingNumber  uint64
-	armed       time.Time // the read deadline in force
-	greeted     bool      // WELCOME was sent with nonce
-	nonce       [32]byte
-	auth        admission.Bucket
+	armed       time.Duration // the read deadline in force, from started
+	greeting    *greeting     // nil: neither HELLO nor PUBLISH has come
 	bytes       admission.Bucket
 	pausedUntil time.Time // no reading before; zero: reading
 	weight      int       // what buffers was charged for
@@ -106,7 +103,7 @@ type session struct {
 	buffers account // what is held of what the client sends
 
 	// Guarded by directory.mu.
-	member membership
+	member *membership
 
 	// Guarded by outbound.mu.
 	out outbound
@@ -118,6 +115,14 @@ type session struct {
 	mu    sync.Mutex
 	ended bool
 	why   ending
+	done  chan struct{} // closed at the end; nil: nobody waits for it
+}
+
+// greeting is what a session has from its first HELLO on.
+type greeting struct {
+	auth    admission.Bucket // of hellos and publishes
+	welcome bool             // WELCOME was sent with nonce
+	nonce   [32]byte
 }
 
 func (s *Server) newSession(nc net.Conn, lease *admission.Lease, who about, started time.Time, binding *[32]byte) *session {
@@ -130,7 +135,7 @@ func (s *Server) newSession(nc net.Conn, lease *admission.Lease, who about, star
 		about:       who,
 		started:     started,
 		binding:     binding,
-		done:        make(chan struct{}),
+		member:      &notYet,
 		io:          socket.New(nc, readBuffers),
 		parser:      websocket.NewParser(wire.MaxPublish),
 		lastMessage: now,
@@ -155,30 +160,51 @@ func (c *session) end(why ending) {
 		return
 	}
 	c.ended, c.why = true, why
-	close(c.done)
+	if c.done != nil {
+		close(c.done)
+	}
 	c.io.SetReadDeadline(time.Unix(1, 0))
 }
 
 // arm sets the read deadline, unless the session has ended: end's own deadline must stay.
 func (c *session) arm(t time.Time) {
-	if t.Equal(c.armed) {
+	armed := t.Sub(c.started)
+	if armed == c.armed {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.ended {
 		c.io.SetReadDeadline(t)
-		c.armed = t
+		c.armed = armed
 	}
 }
 
 func (c *session) over() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
+}
+
+// closed is a channel that is.
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// whenOver returns a channel that is closed once the session has ended. Most
+// sessions never need one.
+func (c *session) whenOver() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.ended:
+		return closed
+	case c.done == nil:
+		c.done = make(chan struct{})
 	}
+	return c.done
 }
 
 // run is the session, from the upgrade to its end. rest is what came behind the upgrade.
@@ -318,7 +344,7 @@ func (c *session) hold(buffer bool) bool {
 		case <-roomy:
 			c.lastMessage = time.Now()
 			c.out.forgive(c.lastMessage)
-		case <-c.done:
+		case <-c.whenOver():
 		}
 		timer.Stop()
 	}

@@ -160,7 +160,7 @@ func (c *session) deliver(to *session, f *frame) delivery {
 	case <-w.settled:
 	case <-timer.C:
 		late = true
-	case <-c.done:
+	case <-c.whenOver():
 	}
 	q.mu.Lock()
 	select {
