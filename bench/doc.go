@@ -33,7 +33,8 @@
 // the wire.
 //
 // CPU time is utime and stime of /proc/PID/stat, memory the PSS of
-// /proc/PID/smaps_rollup once the process has been at rest for twelve seconds. The kernel's socket memory
+// /proc/PID/smaps_rollup, at rest twelve seconds after all was done: so long the
+// programs take to give back what a burst has left. The kernel's socket memory
 // is the whole machine's: mem of /proc/net/sockstat and Slab of /proc/meminfo,
 // the load's own sockets included. All of it is Linux.
 package bench

@@ -78,6 +78,11 @@ func roundOfRelay(t testing.TB, s *sheet, network string, n int, period time.Dur
 	s.addTime("relaycore identify", during(t, one, func() int { all.identify(t); return n })[0])
 	p.rest(t)
 	s.add("relaycore identified, KB", (p.memory(t)-base)/float64(n)/1e3)
+	// Others take over, whose pings are not due while they are measured.
+	all.leave()
+	p.becomes(t, 0, "relaycore_connections")
+	all = connect(t, to, 0, n)
+	all.identify(t)
 	all.pairUp(t)
 	all.listen()
 	s.addTime("relaycore paced", during(t, one, func() int {

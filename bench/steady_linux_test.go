@@ -92,9 +92,8 @@ func steady(t testing.TB, s *sheet, with setting, n int, period time.Duration) {
 		s.addTime(p.name+" connect and identify", used[i])
 	}
 	all.pairUp(t)
-	for i, p := range servers {
-		p.rest(t)
-		s.add(p.name+" memory per client, KB", (p.memory(t)-before[i])/float64(n)/1e3)
+	for _, p := range servers {
+		p.settle(t)
 	}
 	s.add("kernel, all sockets, per client, KB", (kernelMemory(t)-kernel)/float64(n)/1e3)
 	var senders crowd
@@ -123,6 +122,10 @@ func steady(t testing.TB, s *sheet, with setting, n int, period time.Duration) {
 	if len(servers) > 1 {
 		s.addTime("both steady, a message", total)
 	}
+	for i, p := range servers {
+		p.rest(t)
+		s.add(p.name+" memory per client at rest, KB", (p.memory(t)-before[i])/float64(n)/1e3)
+	}
 	all.stay(t)
 	all.leave()
 	edge, relay := servers[0], servers[len(servers)-1]
@@ -142,11 +145,11 @@ func BenchmarkSteady(b *testing.B) {
 				steady(b, &s, with, *clients, *period)
 			}
 			metrics := map[string]string{
-				"relayedge memory per client, KB": "edge-KB/conn",
+				"relayedge memory per client at rest, KB": "edge-KB/conn",
 				"relayedge steady, a message, µs": "edge-µs/msg",
 			}
 			if !with.one {
-				metrics["relaycore memory per client, KB"] = "relay-KB/conn"
+				metrics["relaycore memory per client at rest, KB"] = "relay-KB/conn"
 				metrics["relaycore steady, a message, µs"] = "relay-µs/msg"
 			}
 			s.report(b, metrics)
@@ -181,7 +184,7 @@ func TestSmoke(t *testing.T) {
 		t.Run("steady "+with.name, func(t *testing.T) {
 			var s sheet
 			steady(t, &s, with, few, moment)
-			check(t, &s, "relayedge memory per client, KB", "relayedge steady, a message, µs")
+			check(t, &s, "relayedge memory per client at rest, KB", "relayedge steady, a message, µs")
 			if !strings.Contains(s.String(), "kernel") {
 				t.Error("the kernel's memory is not printed")
 			}
