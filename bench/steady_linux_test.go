@@ -146,7 +146,7 @@ func BenchmarkSteady(b *testing.B) {
 			}
 			metrics := map[string]string{
 				"relayedge memory per client at rest, KB": "edge-KB/conn",
-				"relayedge steady, a message, µs": "edge-µs/msg",
+				"relayedge steady, a message, µs":         "edge-µs/msg",
 			}
 			if !with.one {
 				metrics["relaycore memory per client at rest, KB"] = "relay-KB/conn"
@@ -165,6 +165,7 @@ func TestSmoke(t *testing.T) {
 		t.Skip("builds and runs the programs")
 	}
 	const few, moment = 24, 200 * time.Millisecond
+	giveBack = 0
 	check := func(t *testing.T, s *sheet, rows ...string) {
 		t.Log(s.String())
 		for _, row := range rows {
