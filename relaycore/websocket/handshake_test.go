@@ -170,6 +170,7 @@ func TestHandshakeLines(t *testing.T) {
 // What is taken is what gobwas/ws takes too, with the same answer; where it
 // takes more, this package is the stricter one.
 func checkUpgrade(t testing.TB, head []byte) {
+	checkUsual(t, head)
 	t.Helper()
 	a := relay.Judge(bytes.Clone(head), when)
 	r, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(a.Response)), nil)

@@ -77,6 +77,15 @@ func (e Endpoint) Judge(head []byte, now time.Time) Answer {
 	if ambiguous(head) {
 		return refuse(http.StatusBadRequest)
 	}
+	if a, ok := e.usual(head); ok {
+		return a
+	}
+	return e.judge(head, now)
+}
+
+// judge is Judge for a head that is not ambiguous, whatever it is.
+func (e Endpoint) judge(head []byte, now time.Time) Answer {
+	refuse := func(status int) Answer { return Answer{Response: Response(status, true, now)} }
 	r, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(head), 512))
 	if err != nil || !tokens(r.Header) {
 		return refuse(http.StatusBadRequest)
@@ -168,14 +177,22 @@ func ambiguous(head []byte) bool {
 // name without.
 func tokens(h http.Header) bool {
 	for name := range h {
-		for i := range len(name) {
-			c := name[i]
-			if c <= ' ' || c >= 0x7f || strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) >= 0 {
-				return false
-			}
+		if !token(name) {
+			return false
 		}
 	}
 	return true
+}
+
+// token reports whether a field name is one.
+func token[T string | []byte](name T) bool {
+	for i := range len(name) {
+		c := name[i]
+		if c <= ' ' || c >= 0x7f || strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) >= 0 {
+			return false
+		}
+	}
+	return len(name) > 0
 }
 
 // hosts counts the Host lines, which http.ReadRequest folds into one.
