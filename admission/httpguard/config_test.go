@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"relayedge/internal/policyfile"
 )
 
 // The tags and Validate say the same of each key.
@@ -62,5 +64,30 @@ func TestSetConfig(t *testing.T) {
 	}
 	if d := g.Take(ask); d.Limit != 10 || d.Remaining != 5 {
 		t.Errorf("after a reload that failed %+v", d)
+	}
+}
+
+// In a policy file every value has its meaning or is refused at its place; none
+// is silently unlimited.
+func TestConfigInAPolicy(t *testing.T) {
+	type file struct {
+		RequestLimits Config `key:"request_limits" doc:"limits of requests"`
+	}
+	var f file
+	if policyfile.Defaults(&f); f.RequestLimits != DefaultConfig() {
+		t.Errorf("an empty file gives %+v", f.RequestLimits)
+	}
+	for _, key := range []string{"limit", "window_secs", "new_credentials_per_host_minute"} {
+		for _, value := range []string{"0", "-1", "", "1e30", "4294967296", "9223372036854775808", "1.5", `"10"`, "60s"} {
+			var f file
+			err := policyfile.Parse("policy.yaml", []byte("request_limits:\n  "+key+": "+value+"\n"), &f).Err()
+			if err == nil || !strings.Contains(err.Error(), "policy.yaml:2:") || !strings.Contains(err.Error(), key) {
+				t.Errorf("%s: %q: %v", key, value, err)
+			}
+		}
+		var f file
+		if err := policyfile.Parse("policy.yaml", []byte("request_limits:\n  "+key+": 10\n"), &f).Err(); err != nil {
+			t.Error(err)
+		}
 	}
 }
