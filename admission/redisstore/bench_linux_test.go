@@ -108,7 +108,9 @@ func BenchmarkDecisions(b *testing.B) {
 			round(c, each*times)
 		}
 	}
-	per := func(d time.Duration, c *contestant) float64 { return float64(d.Nanoseconds()) / 1000 / float64(c.decisions) }
+	per := func(d time.Duration, c *contestant) float64 {
+		return float64(d.Nanoseconds()) / 1000 / float64(c.decisions)
+	}
 	base := all[0]
 	for _, c := range all {
 		b.Logf("%-16s %10.0f decisions/s %8.2f µs here %8.2f µs in the server", c.name,
