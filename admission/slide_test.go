@@ -107,3 +107,18 @@ func TestSlidesShrink(t *testing.T) {
 		t.Errorf("%d held after a reset", held)
 	}
 }
+
+// Rounding never frees a message early, and frees it less than a millisecond late.
+func TestSlidesRoundToTheSafeSide(t *testing.T) {
+	rule := slideRule{1, int64(time.Hour), hourSteps}
+	for _, came := range []int64{0, 1, millisecond - 1, millisecond, millisecond + 1, 12_345_678_901} {
+		s, held := slide{}, 0
+		s.add(rule, came, false, &held)
+		if wait := s.wait(rule, came+int64(time.Hour)-1); wait < 1 || wait > millisecond {
+			t.Errorf("what came at %d is free in %d a nanosecond before its hour is over", came, wait)
+		}
+		if wait := s.wait(rule, came+int64(time.Hour)+millisecond-1); wait != 0 {
+			t.Errorf("what came at %d is free %d later than it may be", came, wait)
+		}
+	}
+}
