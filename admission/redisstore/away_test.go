@@ -83,7 +83,7 @@ func keyOf(n int) admission.Key {
 	return admission.NewKeyMaker([]byte("test")).Key("ip", fmt.Sprint(n))
 }
 
-// away is what can become of a server behind a proxy, and how it comes back.
+// troubles are what can become of a server behind a proxy, and how it comes back.
 var troubles = []struct {
 	name string
 	away func(*testredis.Server, *testredis.Proxy)
@@ -158,7 +158,7 @@ func TestAway(t *testing.T) {
 			if stats := store.Stats(); stats.Degraded[RequestLimits].Local != uint64(local.asked.Load()) || !stats.Away {
 				t.Errorf("%+v, and %d were decided here", stats, local.asked.Load())
 			}
-			if log.count(saysAway) != 1 || log.count(saysBack) != 0 {
+			if log.count(saysAway) != log.count(saysBack)+1 {
 				t.Errorf("the log says\n%s", log)
 			}
 
@@ -169,8 +169,9 @@ func TestAway(t *testing.T) {
 				t.Errorf("it took %v to find the store", took)
 			}
 			await(t, "the store decides", func() bool { return take().Limit == 1_000_000 })
-			if log.count(saysAway) != log.count(saysBack) {
-				t.Errorf("the log says\n%s", log)
+			await(t, "each change is a line", func() bool { return log.count(saysAway) == log.count(saysBack) })
+			if n := log.count(saysAway); n > 3 {
+				t.Errorf("the log tells %d times of one absence:\n%s", n, log)
 			}
 		})
 	}
@@ -197,7 +198,7 @@ func TestBudget(t *testing.T) {
 	if !store.Away() {
 		t.Errorf("the store is not away after %d failures", openAfter)
 	}
-	if quickest < budget || quickest > 4*budget {
+	if quickest < budget || quickest > 10*budget {
 		t.Errorf("the quickest decision took %v, want %v and little more", quickest, budget)
 	}
 }
@@ -309,9 +310,7 @@ func TestStartWithoutStore(t *testing.T) {
 	}
 	server.Start()
 	await(t, "the store decides", func() bool { return w.Take(t.Context(), keyOf(1), time.Now()).Limit == 1_000_000 })
-	if log.count(saysAway) != log.count(saysBack) {
-		t.Errorf("the log says\n%s", log)
-	}
+	await(t, "each change is a line", func() bool { return log.count(saysAway) == log.count(saysBack) })
 }
 
 // A caller that has gone says nothing of the store.

@@ -22,15 +22,15 @@ func StartReplica(t testing.TB, of *Server, args ...string) *Server {
 }
 
 // StartSentinel runs a redis-sentinel that watches the server and its replicas
-// under a name, alone decides that it is down after a second without an answer,
-// and then makes a replica the master. It returns when it knows so many replicas.
+// under a name, alone decides that it is down after three seconds without an
+// answer, and then makes a replica the master. It returns when it knows so many replicas.
 func StartSentinel(t testing.TB, name string, master *Server, replicas int) *Server {
 	t.Helper()
 	s := newServer(t, "redis-sentinel")
 	// It keeps its state in its configuration.
 	file := filepath.Join(filepath.Dir(s.Socket), "sentinel.conf")
 	text := fmt.Sprintf("port %s\nbind 127.0.0.1\nunixsocket %s\ndir %s\nsentinel monitor %s 127.0.0.1 %s 1\n"+
-		"sentinel down-after-milliseconds %s 1000\nsentinel failover-timeout %s 6000\n",
+		"sentinel down-after-milliseconds %s 3000\nsentinel failover-timeout %s 6000\n",
 		s.port(), s.Socket, filepath.Dir(s.Socket), name, master.port(), name, name)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
