@@ -354,3 +354,47 @@ func TestCloseWhileAway(t *testing.T) {
 		}
 	}
 }
+
+// A store that answers, and always late, does not come and go.
+func TestLateStoreStaysAway(t *testing.T) {
+	server := testredis.Start(t)
+	proxy := testredis.NewProxy(t, server.Addr)
+	store, log := openLogged(t, Config{URL: URL("redis://" + proxy.Addr)})
+	w := store.Windows(RequestLimits, "test", 1_000_000, time.Hour, newLocal(1_000_000))
+	var asked atomic.Int64
+	proxy.Decide(func(toServer bool) testredis.Fate {
+		if toServer {
+			asked.Add(1)
+			return testredis.Fate{}
+		}
+		return testredis.Fate{Delay: 4 * budget}
+	})
+	await(t, "the store is away", func() bool { w.Take(t.Context(), keyOf(1), time.Now()); return store.Away() })
+	told, before := log.count(saysBack), asked.Load()
+	await(t, "it was tried", func() bool { return asked.Load() > before+3*probesGood })
+	if !store.Away() || log.count(saysBack) != told {
+		t.Errorf("away is %v, the log says\n%s", store.Away(), log)
+	}
+}
+
+// When as many decisions wait as may, the others wait for their turn, and no
+// longer than for an answer.
+func TestPlaces(t *testing.T) {
+	server := testredis.Start(t)
+	store, _ := openLogged(t, Config{URL: URL("redis://" + server.Addr)})
+	w := store.Windows(RequestLimits, "test", 1_000_000, time.Hour, newLocal(5))
+	for range inFlight {
+		store.places <- struct{}{}
+	}
+	if d := w.Take(t.Context(), keyOf(1), time.Now()); d.Limit != 5 {
+		t.Errorf("%+v, want it decided here", d)
+	}
+	<-store.places
+	await(t, "the store decides", func() bool { return w.Take(t.Context(), keyOf(1), time.Now()).Limit == 1_000_000 })
+	if n := len(store.places); n != inFlight-1 {
+		t.Errorf("%d places are taken, want %d", n, inFlight-1)
+	}
+	for range inFlight - 1 {
+		<-store.places
+	}
+}

@@ -26,12 +26,14 @@
 // request nothing is left. A value that is none of ours is replaced. What is
 // refused counts for nothing.
 //
-// A sliding window is a list of at most 4,098 entries of ten bytes, one for each message,
+// A sliding window is a list of at most 4,097 entries of ten bytes, one for each message,
 // where its limit is up to 4,096: about 50 KB. Above it has an entry for each 60th of
 // the hour, or 96th of the day, which leaves as a whole when its last message does;
 // so no window ever holds more than its limit, and a step at most is given away. A
-// sender at the default limits takes about 15 KB. The server needs memory for that and
-// the policy noeviction: a key that is evicted is a limit forgotten.
+// sender at the default limits takes about 15 KB, a fixed window 140 bytes. The server
+// needs memory for that and the policy noeviction: a key that is evicted is a limit
+// forgotten. Nothing here bounds the number of keys but their short lives: whoever
+// asks does, by the keys that a host may open.
 //
 // Times are the server's, told in decisions too, so that processes whose clocks
 // differ name the same end of a window. Where its clock is set back, or a replica with
