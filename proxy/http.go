@@ -33,15 +33,16 @@ type httpSession struct {
 	guarded   http.Handler // every request comes through here
 
 	// Of the goroutine that serves requests.
-	requests int           // how many have begun
-	passed   bool          // the guard has let the request in
-	closes   bool          // the connection ends behind the request
-	hijacked bool          // net/http has given the connection up
-	body     *requestBody  // of the request, or nil
-	id       string        // of the request
-	told     string        // client_address, as the relay's connection is used
-	next     *httpUpgrade  // what the connection goes on as; nil: it does not
-	over     chan struct{} // closed when no request will follow
+	requests  int           // how many have begun
+	oversized bool          // its header is
+	passed    bool          // the guard has let the request in
+	closes    bool          // the connection ends behind the request
+	hijacked  bool          // net/http has given the connection up
+	body      *requestBody  // of the request, or nil
+	id        string        // of the request
+	told      string        // client_address, as the relay's connection is used
+	next      *httpUpgrade  // what the connection goes on as; nil: it does not
+	over      chan struct{} // closed when no request will follow
 
 	moved atomic.Int64 // when bytes last moved, either way, since ready
 	stall atomic.Bool  // the relay took no byte of a request for too long

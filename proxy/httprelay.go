@@ -55,8 +55,9 @@ func (u unreachable) Error() string { return string(u.reason) }
 // errToldOtherwise: a reload has changed how the relay is told of its client.
 var errToldOtherwise = errors.New("the request is not for this relay")
 
-// take gives the transport the connection that reach has made, or makes another:
-// the relay had closed the one that the request was meant for.
+// take gives the transport the connection that reach has made. If the transport
+// does not want that of before (it keeps those for upgrades apart, and the relay
+// may just have closed it), another takes its place.
 func (h *httpSession) take() (conn net.Conn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -67,6 +68,12 @@ func (h *httpSession) take() (conn net.Conn, err error) {
 	}()
 	if r := h.takeFresh(); r != nil {
 		return r, nil
+	}
+	h.mu.Lock()
+	before := h.relay
+	h.mu.Unlock()
+	if before != nil {
+		before.Close()
 	}
 	told := h.told
 	if reason := h.reach(); reason != "" {

@@ -22,6 +22,7 @@ func (h *httpSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.requests++
 	h.id = h.s.id + "-" + strconv.Itoa(h.requests)
 	h.passed, h.closes, h.body = false, false, nil
+	h.oversized = headerFields(r) > maxHeaderFields || headerBytes(r) > h.s.terms.times.headerBytes // as it came
 	disclaim(r.Header)
 	r.Header.Set(requestID, h.id)
 	w.Header().Set(requestID, h.id)
@@ -69,7 +70,7 @@ func (h *httpSession) pass(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodConnect:
 		h.answer(w, http.StatusMethodNotAllowed, "method_not_allowed", "CONNECT is not for this server.")
 		return
-	case headerFields(r) > maxHeaderFields || headerBytes(r) > times.headerBytes:
+	case h.oversized:
 		h.answer(w, http.StatusRequestHeaderFieldsTooLarge, "header_too_large", "The header is too large.")
 		return
 	case r.ContentLength > times.bodyBytes:
