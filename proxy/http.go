@@ -122,8 +122,9 @@ func newHTTPSession(s *session, ready time.Time) *httpSession {
 	}
 	h.proxy = httputil.ReverseProxy{
 		Rewrite: h.rewrite, Transport: upgrader{&h.transport}, ModifyResponse: h.amend, ErrorHandler: h.failed,
-		FlushInterval: -1, // what a relay sends is for the client at once
-		BufferPool:    copyBuffers{}, ErrorLog: quiet,
+		// FlushInterval is 0: answers without a length, which may be streams, are
+		// passed on at once all the same.
+		BufferPool: copyBuffers{}, ErrorLog: quiet,
 	}
 	h.guarded = http.HandlerFunc(h.pass)
 	if guard := s.terms.guard; guard != nil {
