@@ -30,12 +30,10 @@ type httpSession struct {
 	server    http.Server
 	transport http.Transport
 	proxy     httputil.ReverseProxy
-	guarded   http.Handler // every request comes through here
 
 	// Of the goroutine that serves requests.
 	requests  int           // how many have begun
 	oversized bool          // its header is
-	passed    bool          // the guard has let the request in
 	closes    bool          // the connection ends behind the request
 	hijacked  bool          // net/http has given the connection up
 	body      *requestBody  // of the request, or nil
@@ -125,10 +123,6 @@ func newHTTPSession(s *session, ready time.Time) *httpSession {
 		// FlushInterval is 0: answers without a length, which may be streams, are
 		// passed on at once all the same.
 		BufferPool: copyBuffers{}, ErrorLog: quiet,
-	}
-	h.guarded = http.HandlerFunc(h.pass)
-	if guard := s.terms.guard; guard != nil {
-		h.guarded = guard(h.guarded)
 	}
 	return h
 }

@@ -21,7 +21,7 @@ func (h *httpSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.contain()
 	h.requests++
 	h.id = h.s.id + "-" + strconv.Itoa(h.requests)
-	h.passed, h.closes, h.body = false, false, nil
+	h.closes, h.body = false, nil
 	h.oversized = headerFields(r) > maxHeaderFields || headerBytes(r) > h.s.terms.times.headerBytes // as it came
 	disclaim(r.Header)
 	r.Header.Set(requestID, h.id)
@@ -33,10 +33,29 @@ func (h *httpSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// An answer does not wait for the rest of a body that nobody wants.
 		http.NewResponseController(w).EnableFullDuplex()
 	}
-	h.guarded.ServeHTTP(w, r)
-	if !h.passed {
-		h.s.server.stats.refuse(RequestRate)
+	if h.refuses(w, r) {
+		return
 	}
+	h.pass(w, r)
+}
+
+// refuses asks the guard, and answers a request that is over the limit.
+func (h *httpSession) refuses(w http.ResponseWriter, r *http.Request) bool {
+	guard := h.s.terms.guard
+	if guard == nil {
+		return false
+	}
+	decision := guard.Take(r)
+	if decision.Allowed {
+		return false
+	}
+	reason := RequestRate
+	if decision.Unavailable {
+		reason = StoreUnavailable
+	}
+	h.s.server.stats.refuse(reason)
+	guard.Refuse(w, r, decision)
+	return true
 }
 
 // contain ends the session for a panic of ours, and for an answer that was cut
@@ -61,7 +80,6 @@ func (h *httpSession) contain() {
 
 // pass judges the request's shape and hands it to the relay.
 func (h *httpSession) pass(w http.ResponseWriter, r *http.Request) {
-	h.passed = true
 	times := h.s.terms.times
 	switch {
 	case r.ProtoMajor != 1:

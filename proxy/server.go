@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"relayedge/admission"
+	"relayedge/admission/httpguard"
 	"relayedge/proxy/upstream"
 )
 
@@ -30,17 +30,14 @@ type Config struct {
 	// OrderOpen reports whether a CA's validation may come, which then gets in
 	// while the caps are full; nil is never. A reload does not change it.
 	OrderOpen func() bool
-	// Guard stands before every request of listeners with protocol: http; nil lets all in.
-	Guard     Guard
+	// Guard is asked before anything is made of a request to a listener with
+	// protocol: http; nil lets all in.
+	Guard     *httpguard.Guard
 	Upstreams map[string]upstream.Config
 	Dial      upstream.DialFunc // nil: the network. A reload does not change it.
 	Engine    string            // auto or stream. A reload does not change it.
 	Log       *slog.Logger      // A reload does not change it.
 }
-
-// Guard wraps a handler, which it asks for requests that it lets in alone. Those
-// that it answers itself it has refused.
-type Guard = func(http.Handler) http.Handler
 
 // engines move the bytes of a session from accept to its end; each is a
 // function that finishes the session it is given.
