@@ -76,7 +76,7 @@ func TestHTTPClaimsAreNotBelieved(t *testing.T) {
 				for i, header := range got {
 					for name, values := range header {
 						text := strings.Join(values, "|")
-						if name == requestID {
+						if name == RequestID {
 							if strings.Contains(text, liar) || len(values) != 1 {
 								t.Errorf("request %d: %s: %q", i, name, text)
 							}
@@ -235,17 +235,17 @@ func TestHTTPRequestIDs(t *testing.T) {
 			c := e.client()
 			for i := range 3 {
 				response, _ := c.ask("GET /", "X-Request-Id: mine")
-				id := response.Header.Values(requestID)
+				id := response.Header.Values(RequestID)
 				if len(id) != 1 || !ids.MatchString(id[0]) || seen[id[0]] {
 					t.Fatalf("request %d is named %q", i, id)
 				}
 				seen[id[0]] = true
-				if told := got[len(got)-1].Values(requestID); !slices.Equal(told, id) {
+				if told := got[len(got)-1].Values(RequestID); !slices.Equal(told, id) {
 					t.Errorf("the relay is told %q, the client %q", told, id)
 				}
 			}
 			response, body := c.ask("CONNECT example.org:443", "X-Request-Id: mine")
-			if id := response.Header.Get(requestID); response.StatusCode != 405 || !ids.MatchString(id) || !strings.Contains(body, `"requestId":"`+id+`"`) {
+			if id := response.Header.Get(RequestID); response.StatusCode != 405 || !ids.MatchString(id) || !strings.Contains(body, `"requestId":"`+id+`"`) {
 				t.Errorf("%s, %q: %s", response.Status, id, body)
 			}
 		}

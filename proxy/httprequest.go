@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 )
 
-// requestID names a request to the relay, in refusals and in the answer. It
-// begins with the id of the connection, which the log has.
-const requestID = "X-Request-Id"
+// RequestID is the field that names a request to the relay, in refusals and in the answer. It
+// value begins with the id of the connection, which the log has.
+const RequestID = "X-Request-Id"
 
 // ServeHTTP serves one request: what the client claims of itself is taken off,
 // the guard is asked, and what it lets in is for pass.
@@ -24,8 +24,8 @@ func (h *httpSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.closes, h.body = false, nil
 	h.oversized = headerFields(r) > maxHeaderFields || headerBytes(r) > h.s.terms.times.headerBytes // as it came
 	disclaim(r.Header)
-	r.Header.Set(requestID, h.id)
-	w.Header().Set(requestID, h.id)
+	r.Header.Set(RequestID, h.id)
+	w.Header().Set(RequestID, h.id)
 	if h.isLast() {
 		w.Header().Set("Connection", "close")
 	}
@@ -113,7 +113,7 @@ func (h *httpSession) pass(w http.ResponseWriter, r *http.Request) {
 		out.Header.Del("Upgrade")
 	}
 	// What stands there is added to what the relay says; amend and answer set ours.
-	w.Header().Del(requestID)
+	w.Header().Del(RequestID)
 	w.Header().Del("Connection")
 	h.proxy.ServeHTTP(w, out)
 }
@@ -129,7 +129,7 @@ func (h *httpSession) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came, whether or not it can be parsed
 	r.Out.Trailer = nil                    // what comes behind a body could pass for a header
 	header := r.Out.Header
-	header.Set(requestID, h.id) // Connection may have listed it
+	header.Set(RequestID, h.id) // Connection may have listed it
 	if r.In.Host != "" {
 		header.Set("X-Forwarded-Host", r.In.Host)
 	}
@@ -151,7 +151,7 @@ func (h *httpSession) rewrite(r *httputil.ProxyRequest) {
 
 // amend makes the client's answer of the relay's.
 func (h *httpSession) amend(answer *http.Response) error {
-	answer.Header.Set(requestID, h.id)
+	answer.Header.Set(RequestID, h.id)
 	if h.closes || h.isLast() {
 		answer.Header.Set("Connection", "close")
 	}
@@ -213,7 +213,7 @@ func (h *httpSession) unreached(w http.ResponseWriter, reason Reason) {
 func (h *httpSession) answer(w http.ResponseWriter, status int, code, message string) {
 	header := w.Header()
 	clear(header)
-	header.Set(requestID, h.id)
+	header.Set(RequestID, h.id)
 	header.Set("Connection", "close")
 	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-store")

@@ -27,7 +27,7 @@ func (h *httpSession) upgrade(w http.ResponseWriter, asked *http.Request, answer
 		panic(http.ErrAbortHandler)
 	}
 	defer h.end()
-	answer.Header.Set(requestID, h.id)
+	answer.Header.Set(RequestID, h.id)
 	answer.Body = nil
 	answer.Write(buffered)
 	if buffered.Flush() != nil { // Write has ended the session
