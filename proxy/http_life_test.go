@@ -1,16 +1,19 @@
 package proxy
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"relayedge/admission/httpguard"
 	"relayedge/internal/memconn"
 	"relayedge/proxy/upstream"
 )
@@ -308,29 +311,126 @@ func TestHTTPDrainThatIsTooShort(t *testing.T) {
 }
 
 // A connection goes on as it is over a reload. If its upstream is gone, it is led
-// to where the policy leads, once its own connection there has ended.
+// to where the policy in force leads, once its own connection there has ended, and
+// tells that relay of its client in that relay's way.
 func TestHTTPReload(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		e := newHTTPEdge(t, telling, nil)
 		other := memconn.Listen(relayAddr)
 		second := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			fmt.Fprintf(w, "the other relay for %s%s", r.Header.Get("X-Real-IP"), r.Header.Get("X-Forwarded-For"))
+			fmt.Fprintf(w, "the other relay for %s and %s", r.Header.Get("X-Real-IP"), r.Header.Get("X-Forwarded-For"))
 		})}
 		go second.Serve(other)
 		defer second.Close()
-		front := memconn.Listen(edgeAddr)
-		c := e.client()
+		e := newHTTPEdge(t, telling, func(cfg *edgeConfig) {
+			cfg.dials = map[string]upstream.DialFunc{"127.0.0.1:8888": func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return other.Dial(ctx, netip.MustParseAddrPort("127.0.0.1:40001"))
+			}}
+		})
+		c, upgraded := e.client(), e.client()
 		c.ask("GET /")
-		e.config.Dial = nil
+		upgraded.ask("GET /", webSocket...)
+		wantRead(t, upgraded.lines, []byte("hello"))
 		e.reload(func(cfg *Config) {
 			cfg.Limits.MaxRequestHeaderBytes = 1024
-			cfg.Listeners[0].Socket, cfg.Listeners[0].Upstream = front, "other"
+			cfg.Listeners[0].Upstream = "other"
 			cfg.Upstreams = map[string]upstream.Config{"other": {Addresses: []string{"127.0.0.1:8888"}, ClientAddress: "x-forwarded-for", ConnectTimeoutSecs: 5}}
 		})
 		// By the limits and to the relay of before.
-		if response, body := c.ask("GET /", "Padding: "+strings.Repeat("x", 2000)); !strings.Contains(body, "for 192.0.2.10 with") {
+		long := "Padding: " + strings.Repeat("x", 2000)
+		if response, body := c.ask("GET /", long); !strings.Contains(body, "for 192.0.2.10 with") {
 			t.Errorf("%s: %s", response.Status, body)
 		}
-		_ = net.ErrClosed
+		e.relays.Close() // ends what is kept there
+		synctest.Wait()
+		if response, body := c.ask("GET /", long); body != "the other relay for  and 192.0.2.10" {
+			t.Errorf("%s: %s", response.Status, body)
+		}
+		if response, _ := e.client().ask("GET /", long); response.StatusCode != 431 {
+			t.Errorf("a newcomer with a header of 2000 bytes: %s", response.Status)
+		}
+		mustWrite(t, upgraded, []byte("still here"))
+		wantRead(t, upgraded.lines, []byte("still here"))
+	})
+}
+
+// A listener that moves closes its socket, and its connections go on.
+func TestHTTPListenerThatMoves(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		e := newHTTPEdge(t, telling, nil)
+		front := memconn.Listen(edgeAddr)
+		c := e.client()
+		c.ask("GET /")
+		e.reload(func(cfg *Config) { cfg.Listeners[0].Socket = front })
+		if _, body := c.ask("GET /"); !strings.Contains(body, "for 192.0.2.10 with") {
+			t.Error(body)
+		}
+		conn, err := front.Dial(t.Context(), aliceAddr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, body := newHTTPTester(t, conn).ask("GET /"); !strings.Contains(body, "for 192.0.2.10 with") {
+			t.Error(body)
+		}
+	})
+}
+
+// The guard is asked for every request, before what is wrong with it is said, by
+// the true client; what it refuses is counted, and the connection goes on.
+func TestHTTPGuard(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		asked := 0
+		e := newHTTPEdge(t, func(w http.ResponseWriter, r *http.Request) { asked++ }, nil)
+		guard, err := httpguard.New(httpguard.Config{Limit: 3, WindowSecs: 60, NewCredentialsPerHostMinute: 1}, httpguard.Options{
+			Addr:      func(r *http.Request) netip.Addr { return netip.MustParseAddrPort(r.RemoteAddr).Addr() },
+			RequestID: func(r *http.Request) string { return r.Header.Get(RequestID) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.reload(func(cfg *Config) { cfg.Guard = guard })
+		c := e.client()
+		c.ask("GET /")
+		if response, _ := c.ask("CONNECT a:1"); response.StatusCode != 405 { // a public route, and an error of the edge's own
+			t.Errorf("CONNECT: %s", response.Status)
+		}
+		c = e.client()
+		c.ask("GET /", webSocket...)
+		for i := range 3 {
+			response, body := c.ask("POST /", "X-Real-IP: 203.0.113.66", "X-Request-Id: mine", "Content-Length: 0", "Upgrade: websocket", "Connection: Upgrade")
+			id := response.Header.Get(RequestID)
+			if response.StatusCode != 429 || response.Header.Get("Retry-After") == "" || !ids.MatchString(id) || !strings.Contains(body, `"requestId":"`+id+`"`) {
+				t.Errorf("refusal %d: %s, %v, %s", i, response.Status, response.Header, body)
+			}
+		}
+		if response, _ := e.clientFrom(netip.MustParseAddrPort("192.0.2.99:1")).ask("GET /"); response.StatusCode != 200 {
+			t.Errorf("another host: %s", response.Status)
+		}
+		if asked != 3 {
+			t.Errorf("the relay was asked %d times, want 3", asked)
+		}
+		if n := e.server.stats.rejected[RequestRate].Load(); n != 3 {
+			t.Errorf("%d refusals were counted", n)
+		}
+		time.Sleep(time.Minute)
+		if response, _ := c.ask("GET /"); response.StatusCode != 200 {
+			t.Errorf("when the window is over: %s", response.Status)
+		}
+	})
+}
+
+// A body that was not wanted does not hold up its refusal.
+func TestHTTPGuardDoesNotWaitForBodies(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		e := newHTTPEdge(t, telling, nil)
+		guard, _ := httpguard.New(httpguard.Config{Limit: 1, WindowSecs: 60, NewCredentialsPerHostMinute: 1}, httpguard.Options{})
+		e.reload(func(cfg *Config) { cfg.Guard = guard })
+		c := e.client()
+		c.ask("GET /")
+		began := time.Now()
+		c.send("POST /", "Content-Length: 1000")
+		if response, _ := c.answer(); response.StatusCode != 429 || time.Since(began) != 0 {
+			t.Errorf("%s after %v", response.Status, time.Since(began))
+		}
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// RequestID is the field that names a request to the relay, in refusals and in the answer. It
-// value begins with the id of the connection, which the log has.
+// RequestID is the field that names a request: to the relay, in refusals and in the
+// answer. What it says begins with the id of the connection, which the log has.
 const RequestID = "X-Request-Id"
 
 // ServeHTTP serves one request: what the client claims of itself is taken off,
