@@ -89,6 +89,7 @@ func (s *session) serveHTTP(ready time.Time) {
 	s.http = h
 	s.mu.Unlock()
 	h.server.Serve(h)
+	h.client.retire()
 	h.transport.CloseIdleConnections()
 	if h.next == nil {
 		return

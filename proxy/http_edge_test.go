@@ -23,7 +23,7 @@ type httpEdge struct {
 }
 
 // newHTTPEdge starts both. The relay answers as relay says; change may be nil.
-func newHTTPEdge(t *testing.T, relay http.HandlerFunc, change func(*edgeConfig)) *httpEdge {
+func newHTTPEdge(t *testing.T, relay http.HandlerFunc, change func(*edgeConfig), tune ...func(*http.Server)) *httpEdge {
 	t.Helper()
 	e := &httpEdge{testEdge: newEdge(t, func(cfg *edgeConfig) {
 		cfg.listener.Protocol = "http"
@@ -40,6 +40,9 @@ func newHTTPEdge(t *testing.T, relay http.HandlerFunc, change func(*edgeConfig))
 			e.opened.Add(1)
 		}
 	}}
+	for _, f := range tune {
+		f(e.relays)
+	}
 	go e.relays.Serve(e.relay)
 	t.Cleanup(func() { e.relays.Close() })
 	return e

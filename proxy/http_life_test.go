@@ -418,19 +418,3 @@ func TestHTTPGuard(t *testing.T) {
 		}
 	})
 }
-
-// A body that was not wanted does not hold up its refusal.
-func TestHTTPGuardDoesNotWaitForBodies(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		e := newHTTPEdge(t, telling, nil)
-		guard, _ := httpguard.New(httpguard.Config{Limit: 1, WindowSecs: 60, NewCredentialsPerHostMinute: 1}, httpguard.Options{})
-		e.reload(func(cfg *Config) { cfg.Guard = guard })
-		c := e.client()
-		c.ask("GET /")
-		began := time.Now()
-		c.send("POST /", "Content-Length: 1000")
-		if response, _ := c.answer(); response.StatusCode != 429 || time.Since(began) != 0 {
-			t.Errorf("%s after %v", response.Status, time.Since(began))
-		}
-	})
-}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,9 +177,9 @@ func TestHTTPBounds(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				asked := false
+				var asked atomic.Bool
 				e := newHTTPEdge(t, func(w http.ResponseWriter, r *http.Request) {
-					asked = true
+					asked.Store(true)
 					telling(w, r)
 				}, func(cfg *edgeConfig) {
 					cfg.limits.MaxRequestHeaderBytes, cfg.limits.MaxRequestBodyBytes = headerBytes, bodyBytes
@@ -188,8 +189,8 @@ func TestHTTPBounds(t *testing.T) {
 					c.Write([]byte(row.first + " HTTP/1.1\r\nHost: relay.example.org\r\n" + crlf(row.fields) + "\r\n" + row.body))
 				}()
 				response, got := c.answer()
-				if midway := strings.HasPrefix(row.name, "chunks"); response.StatusCode != row.status || asked != row.reaches && !midway {
-					t.Errorf("%s, %q; the relay was asked: %v; want %d, %v", response.Status, got, asked, row.status, row.reaches)
+				if midway := strings.HasPrefix(row.name, "chunks"); response.StatusCode != row.status || asked.Load() != row.reaches && !midway {
+					t.Errorf("%s, %q; the relay was asked: %v; want %d, %v", response.Status, got, asked.Load(), row.status, row.reaches)
 				}
 				if row.status != 200 && !response.Close {
 					t.Error("the connection goes on")
@@ -220,8 +221,8 @@ func TestHTTPVersions(t *testing.T) {
 		t.Run(first, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				asked := ""
-				e := newHTTPEdge(t, func(w http.ResponseWriter, r *http.Request) { asked = r.Host + " " + r.RequestURI }, nil)
-				e.relays.DisableGeneralOptionsHandler = true
+				e := newHTTPEdge(t, func(w http.ResponseWriter, r *http.Request) { asked = r.Host + " " + r.RequestURI },
+					nil, func(relay *http.Server) { relay.DisableGeneralOptionsHandler = true })
 				c := e.client()
 				mustWrite(t, c, []byte(first))
 				response, body := c.answer()

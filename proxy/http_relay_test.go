@@ -149,8 +149,7 @@ func TestHTTPStream(t *testing.T) {
 // A relay that closes what is kept is reached anew by the next request.
 func TestHTTPRelayThatClosesWhatIsKept(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		e := newHTTPEdge(t, telling, nil)
-		e.relays.IdleTimeout = 10 * time.Second
+		e := newHTTPEdge(t, telling, nil, func(relay *http.Server) { relay.IdleTimeout = 10 * time.Second })
 		c := e.client()
 		for range 3 {
 			if response, body := c.ask("GET /"); response.StatusCode != 200 {

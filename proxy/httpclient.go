@@ -27,7 +27,9 @@ type httpClient struct {
 	h     *httpSession
 	taken bool // by net/http
 
-	bucket admission.Bucket // owned by the reader
+	reading sync.Mutex       // held by a read
+	retired bool             // guarded by reading: net/http has let go of the connection
+	bucket  admission.Bucket // owned by the reader
 
 	mu       sync.Mutex
 	serving  bool          // a request's header has been read, and it is not answered in full
@@ -52,6 +54,11 @@ func (c *httpClient) serve(serving bool) {
 // Read waits for bytes of the client's. Its timeout means that net/http recalled
 // the reader, or that a limit is over, whose reason has then been named.
 func (c *httpClient) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if c.retired {
+		return 0, net.ErrClosed
+	}
 	for {
 		n, err := c.readAhead(p)
 		if n > 0 {
@@ -70,6 +77,15 @@ func (c *httpClient) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// retire waits for a read that has not noticed yet that the connection is closed,
+// and lets none follow. net/http may leave one behind: its look whether the client
+// is gone begins with the end of a body, also of one that it reads for nobody.
+func (c *httpClient) retire() {
+	c.reading.Lock()
+	c.retired = true
+	c.reading.Unlock()
 }
 
 // readAhead takes what was read from the socket already, through TLS where it ends here.

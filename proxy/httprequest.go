@@ -29,10 +29,6 @@ func (h *httpSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.isLast() {
 		w.Header().Set("Connection", "close")
 	}
-	if r.ContentLength != 0 {
-		// An answer does not wait for the rest of a body that nobody wants.
-		http.NewResponseController(w).EnableFullDuplex()
-	}
 	if h.refuses(w, r) {
 		return
 	}
