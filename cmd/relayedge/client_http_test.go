@@ -2,6 +2,9 @@ package main_test
 
 import (
 	"context"
+	"crypto/sha1"
+	"encoding/base64"
+	bigendian "encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,8 +13,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-
-	"github.com/coder/websocket"
 )
 
 // realIPRelay starts a relay that takes its client from X-Real-IP, and tells it to
@@ -25,28 +26,71 @@ func realIPRelay(t testing.TB) (address string) {
 			fmt.Fprintf(w, "%s, %d bytes, %v\n", told, n, err)
 			return
 		}
-		conn, err := websocket.Accept(w, r, nil)
+		conn, buffered, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
 		}
-		defer conn.CloseNow()
-		conn.SetReadLimit(-1)
-		ctx := r.Context()
-		if conn.Write(ctx, websocket.MessageText, []byte(told)) != nil {
-			return
-		}
-		for {
-			kind, message, err := conn.Read(ctx)
+		defer conn.Close()
+		accept := sha1.Sum([]byte(r.Header.Get("Sec-Websocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+		fmt.Fprintf(buffered, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n",
+			base64.StdEncoding.EncodeToString(accept[:]))
+		writeFrame(buffered, 0x81, []byte(told))
+		for buffered.Flush() == nil {
+			head, payload, err := readFrame(buffered)
 			if err != nil {
 				return
 			}
-			if conn.Write(ctx, kind, message) != nil {
+			if head&0x0f == 9 { // a ping is answered by a pong
+				head++
+			}
+			writeFrame(buffered, head, payload)
+			if head&0x0f == 8 { // close
+				buffered.Flush()
 				return
 			}
 		}
 	}))
 	t.Cleanup(relay.Close)
 	return relay.Listener.Addr().String()
+}
+
+// readFrame reads a frame of a client that can be trusted (RFC 6455, section 5.2).
+func readFrame(r io.Reader) (head byte, payload []byte, err error) {
+	var b [8]byte
+	if _, err := io.ReadFull(r, b[:2]); err != nil {
+		return 0, nil, err
+	}
+	head = b[0]
+	length := uint64(b[1] & 0x7f)
+	if more := map[uint64]int{126: 2, 127: 8}[length]; more > 0 {
+		b = [8]byte{}
+		if _, err := io.ReadFull(r, b[8-more:]); err != nil {
+			return 0, nil, err
+		}
+		length = bigendian.BigEndian.Uint64(b[:])
+	}
+	payload = make([]byte, 4+length)
+	if _, err := io.ReadFull(r, payload); err != nil {
+		return 0, nil, err
+	}
+	mask, payload := payload[:4], payload[4:]
+	for i := range payload {
+		payload[i] ^= mask[i%4]
+	}
+	return head, payload, nil
+}
+
+// writeFrame writes one of a server's.
+func writeFrame(w io.Writer, head byte, payload []byte) {
+	switch n := len(payload); {
+	case n < 126:
+		w.Write([]byte{head, byte(n)})
+	case n < 1<<16:
+		w.Write(bigendian.BigEndian.AppendUint16([]byte{head, 126}, uint16(n)))
+	default:
+		w.Write(bigendian.BigEndian.AppendUint64([]byte{head, 127}, uint64(n)))
+	}
+	w.Write(payload)
 }
 
 const lie = "203.0.113.66"
