@@ -33,6 +33,9 @@
 //     speaks first can.
 //  7. forwarding.forward copies both ways: the client's bytes through a byte
 //     bucket, ends of streams passed on, silence and stalls timed.
+//     Where requests are parsed (protocol: http), session.serveHTTP stands in the
+//     place of steps 5 to 7: it dials for the first request, and forwards what
+//     follows an upgrade.
 //  8. session.finish counts the one outcome and gives the lease, the room and
 //     the upstream's count back.
 //
@@ -64,6 +67,16 @@
 // connection until the relay is reached, two afterwards, and no buffer for
 // those that are idle. Another engine is one more entry of engines: a function
 // that takes a session from its admission to its finish.
+//
+// # Requests
+//
+// With protocol: http net/http serves the connection (http.go), which it reads
+// through httpClient: there the client's bytes are charged and its waits are
+// limited. What a client claims of itself is taken off each request
+// (httpclaims.go), the guard is asked, and net/http's reverse proxy carries it
+// (httprequest.go) over a connection that is this client's alone (httprelay.go).
+// Once the relay consents to an upgrade, net/http lets go, and the forwarding of
+// step 7 takes the two connections as they are (httpupgrade.go).
 //
 // # The ends of streams
 //

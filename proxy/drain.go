@@ -18,8 +18,8 @@ const drainSpread = 10 * time.Second
 func (s *Server) Draining() <-chan struct{} { return s.draining }
 
 // drain ends every session and returns when all have ended. No session may be
-// added meanwhile. Those that have not reached their relay have nothing to finish
-// and end at once; the others get drain_secs; what is left is closed then, spread
+// added meanwhile. Those that have not reached their relay, or have no request under
+// way, have nothing to finish and end at once; the others get drain_secs; what is left is closed then, spread
 // out, and none waits for another's goodbye.
 func (s *Server) drain() {
 	grace := s.limits.Load().times().drain
@@ -28,7 +28,7 @@ func (s *Server) drain() {
 	open := s.open()
 	var unserved []*session
 	for _, session := range open {
-		if !session.reached() {
+		if !session.hasToFinish() {
 			unserved = append(unserved, session)
 		}
 	}
@@ -67,9 +67,14 @@ func (s *Server) open() []*session {
 	return open
 }
 
-// reached reports whether the session has its relay.
-func (s *session) reached() bool {
+// hasToFinish reports whether the session has its relay and, where requests are
+// parsed, one that is in flight. That is then its last.
+func (s *session) hasToFinish() bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.relay != nil
+	reached, http := s.relay != nil, s.http
+	s.mu.Unlock()
+	if http != nil {
+		reached = http.last() && reached
+	}
+	return reached
 }

@@ -62,6 +62,8 @@ func testLimits() Limits {
 		RateLimitBPS:  1 << 20, RateLimitBurstBytes: 4 << 20,
 		ProxyHeaderTimeoutSecs: 5, TLSHandshakeTimeoutSecs: 10, ConnectionTimeoutSecs: 300,
 		IdleCounts: "client", WriterStallSecs: 30, HalfCloseTimeoutSecs: 60, DrainSecs: 30,
+		MaxRequestHeaderBytes: 8192, MaxRequestBodyBytes: 1 << 20,
+		RequestHeaderTimeoutSecs: 10, RequestBodyTimeoutSecs: 20, ResponseTimeoutSecs: 60,
 	}
 }
 

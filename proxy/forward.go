@@ -25,14 +25,22 @@ type forwarding struct {
 	tls    *tls.Conn // nil: the client's bytes pass as they are
 	relay  *socket.Socket
 	bucket admission.Bucket // owned by fromClient
+	early  early
+	begun  bool // the client has spoken before
 
 	silence silence
 }
+
+// early is what came of either side before the forwarding began.
+type early struct{ client, relay []byte }
 
 // forward copies both ways until the pair ends. The caller's goroutine reads
 // the client, whose first byte is awaited since it was ready for it.
 func (f *forwarding) forward(ready time.Time) {
 	f.silence.begin(f.times, f.client, f.relay, ready)
+	if f.begun {
+		f.silence.clientSpoke()
+	}
 
 	var other sync.WaitGroup
 	other.Go(func() {
@@ -59,6 +67,10 @@ var errStopped = errors.New("the pair has ended")
 
 // fromClient moves the client's bytes to the relay.
 func (f *forwarding) fromClient() {
+	if len(f.early.client) > 0 && f.toRelay(f.early.client) != nil {
+		return
+	}
+	f.early.client = nil
 	for {
 		err := f.moveFromClient()
 		if err == errWouldBlock {
@@ -183,6 +195,10 @@ func (f *forwarding) endClientStream() {
 
 // fromRelay moves the relay's bytes to the client.
 func (f *forwarding) fromRelay() {
+	if len(f.early.relay) > 0 && f.toClient(f.early.relay) != nil {
+		return
+	}
+	f.early.relay = nil
 	for {
 		p, err := f.awaitRelay()
 		if err == nil {

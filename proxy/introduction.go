@@ -10,8 +10,7 @@ import (
 // header is the PROXY header for the relay, or nothing if it wants none. A
 // client on a unix socket has no address to tell: then it is LOCAL, or UNKNOWN in
 // version 1.
-func (s *session) header() ([]byte, error) {
-	cfg := s.upstream.Config()
+func (s *session) header(cfg upstream.Config) ([]byte, error) {
 	h := proxyheader.Header{Source: s.client, Destination: s.target}
 	switch cfg.ClientAddress {
 	case "proxy-v1":

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/admission/httpguard"
 )
 
 // listener is one listening socket. A reload that keeps it changes its terms.
@@ -33,6 +34,7 @@ type terms struct {
 	embedded []netip.Prefix // in whose addresses the client's is the last 32 bits
 	routes   routes
 	trust    admission.Networks // empty: no PROXY header is expected
+	guard    *httpguard.Guard   // nil: requests are not limited
 	tls      *tls.Config        // nil: TLS does not end here
 	tickets  string             // what the keys of tickets are derived for
 }

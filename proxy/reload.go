@@ -61,6 +61,7 @@ func (s *Server) Prepare(cfg Config) (*Reload, error) {
 			faults = append(faults, fmt.Errorf("listener %s: %w", l.Name, err))
 			continue
 		}
+		t.guard = cfg.Guard
 		var next *listener
 		if i := slices.IndexFunc(listeners, func(held *listener) bool { return held.socket == l.Socket }); i >= 0 {
 			next = listeners[i]

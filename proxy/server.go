@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"relayedge/admission"
+	"relayedge/admission/httpguard"
 	"relayedge/proxy/upstream"
 )
 
@@ -29,6 +30,9 @@ type Config struct {
 	// OrderOpen reports whether a CA's validation may come, which then gets in
 	// while the caps are full; nil is never. A reload does not change it.
 	OrderOpen func() bool
+	// Guard is asked before anything is made of a request to a listener with
+	// protocol: http; nil lets all in.
+	Guard     *httpguard.Guard
 	Upstreams map[string]upstream.Config
 	Dial      upstream.DialFunc // nil: the network. A reload does not change it.
 	Engine    string            // auto or stream. A reload does not change it.

@@ -60,6 +60,7 @@ type session struct {
 	secure  *tls.Conn      // nil until the handshake is done
 	relay   net.Conn       // nil until the relay is reached
 	link    *upstream.Link // relay, as its upstream counts it
+	http    *httpSession   // nil unless requests are parsed
 }
 
 func newSession(l *listener, terms *terms, lease *admission.Lease, conn net.Conn, now time.Time) *session {
@@ -161,13 +162,27 @@ func (s *session) adopt(link *upstream.Link) bool {
 	return true
 }
 
+// part closes the relay's connection, whose place another may take.
+func (s *session) part() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link != nil {
+		s.relay.Close()
+		s.link.Release()
+		s.link, s.relay = nil, nil
+	}
+}
+
 // lose ends a session whose relay is lost: what has come of its stream is not
 // the whole.
-func (s *session) lose() {
+func (s *session) lose() { s.cutShort(UpstreamUnavailable) }
+
+// cutShort ends a session of whose relay's stream the client has not the whole.
+func (s *session) cutShort(r Reason) {
 	s.mu.Lock()
 	s.cut = true
 	s.mu.Unlock()
-	s.stop(UpstreamUnavailable)
+	s.stop(r)
 }
 
 // end names the outcome; the first one that is named stands.
@@ -221,9 +236,7 @@ func (s *session) finish() {
 	s.stop(ClientClosed)
 	s.wire.drop()
 	s.lease.Release()
-	if s.link != nil {
-		s.link.Release()
-	}
+	s.part()
 	if !s.lane {
 		s.server.room.give()
 	}

@@ -10,6 +10,7 @@ import (
 	"relayedge/admission"
 	"relayedge/internal/proxyheader"
 	"relayedge/internal/socket"
+	"relayedge/proxy/upstream"
 )
 
 // serveStream is the stream engine: one straight function a connection, in a
@@ -43,9 +44,13 @@ func (s *session) carry() {
 	}
 	ready := time.Now()
 	s.wire.settle(s.terms.times.writerStall)
+	if s.terms.config.Protocol == "http" {
+		s.serveHTTP(ready)
+		return
+	}
 	relay, reason := s.dial()
 	if reason == "" {
-		reason = s.introduce(relay)
+		reason = s.introduce(relay, s.upstream.Config())
 	}
 	if reason != "" {
 		s.end(reason)
@@ -120,8 +125,8 @@ func answerPlain(client io.Writer, first [5]byte) {
 
 // introduce tells the relay who the client is, at once: a relay that speaks
 // first waits for it.
-func (s *session) introduce(relay *socket.Socket) Reason {
-	header, err := s.header()
+func (s *session) introduce(relay *socket.Socket, cfg upstream.Config) Reason {
+	header, err := s.header(cfg)
 	if err != nil {
 		s.tell(slog.LevelError, "the PROXY header does not fit", slog.Any("error", err))
 		return UpstreamUnavailable

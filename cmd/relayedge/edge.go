@@ -26,13 +26,18 @@ type edge struct {
 
 	store  *certs.Store
 	relay  *inProcess
+	guard  *requestGuard
 	warned []service.Warning // of that policy
 	log    *slog.Logger
 }
 
 // openEdge opens the sockets of a policy and builds the edge on them.
 func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, room int, log *slog.Logger) (*edge, error) {
-	e := &edge{store: store, relay: relay, log: log}
+	guard, err := newRequestGuard(p)
+	if err != nil {
+		return nil, err
+	}
+	e := &edge{store: store, relay: relay, guard: guard, log: log}
 	o, err := e.open(p)
 	if err != nil {
 		o.abandon()
@@ -71,6 +76,7 @@ func (e *edge) prepare(p *policy.Policy) (apply func() (warnings []string), err 
 	return func() (warnings []string) {
 		warnings = certificates.Apply() // first: listeners that come may serve names that come
 		relay()
+		e.guard.apply(p)
 		next.Apply()
 		e.listeners, e.upstreams = o.listeners, o.upstreams
 		e.warn(p, descriptors(p))
@@ -79,7 +85,7 @@ func (e *edge) prepare(p *policy.Policy) (apply func() (warnings []string), err 
 }
 
 func (e *edge) config(p *policy.Policy, o *opened) proxy.Config {
-	return proxy.Config{Listeners: o.listeners, Limits: p.Limits, Certificate: e.store.Certificate, Upstreams: o.upstreams}
+	return proxy.Config{Listeners: o.listeners, Limits: p.Limits, Certificate: e.store.Certificate, Guard: e.guard.Guard, Upstreams: o.upstreams}
 }
 
 // opened is what a policy needs of the machine.

@@ -11,6 +11,7 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/internal/hostport"
+	"relayedge/proxy/upstream"
 )
 
 // quickFlags are the common case without a policy file.
@@ -26,7 +27,7 @@ func (q *quickFlags) register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&q.listen, "listen", "127.0.0.1:8443", "where TLS is served, host:port, unix:/path or fd:NAME")
 	f.StringVar(&q.upstream, "upstream", "", "the relay, host:port or unix:/path; without it a relay runs inside this process")
-	f.StringVar(&q.clientAddress, "client-address", "proxy-v2", "how the relay learns the client's address: proxy-v2, proxy-v1 or none")
+	f.StringVar(&q.clientAddress, "client-address", "proxy-v2", "how the relay learns the client's address: proxy-v2, proxy-v1 or none; or x-forwarded-for or x-real-ip, for which requests are parsed (HTTP)")
 	f.StringVar(&q.cert, "cert", "", "PEM file of the certificate and its intermediates; without it one is made for localhost")
 	f.StringArrayVar(&q.domains, "domain", nil, "a public name of this machine, whose certificate is ordered from Let's Encrypt: by this flag you agree to its terms of service; TLS is then served on [::]:443, and [::]:80 redirects; may be repeated")
 	f.StringVar(&q.key, "key", "", "PEM file of the certificate's private key")
@@ -71,8 +72,12 @@ func (q *quickFlags) policy(given func(flag string) bool) (*policy.Policy, error
 	if len(q.domains) > 0 {
 		certificates = m{"acme": m{"domains": q.domains, "agree_to_terms": true}}
 	}
+	listener := m{"name": "public", "bind": q.listen}
+	if _, inHeader := upstream.HeaderField(q.clientAddress); inHeader {
+		listener["protocol"] = "http"
+	}
 	file := m{
-		"listeners":    []m{{"name": "public", "bind": q.listen}},
+		"listeners":    []m{listener},
 		"certificates": certificates,
 	}
 	if q.upstream == "" {

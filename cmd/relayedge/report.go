@@ -30,7 +30,7 @@ func descriptors(p *policy.Policy) service.Descriptors {
 // report logs what is in force and where it comes from, then what to beware of.
 func report(log *slog.Logger, p *policy.Policy, edge *edge, d service.Descriptors) {
 	for i, l := range edge.listeners {
-		log.Info("listener", "listener", l.Name, "on", hostport.Text(l.Socket.Addr()), "tls", l.TLS, "upstream", l.Upstream,
+		log.Info("listener", "listener", l.Name, "on", hostport.Text(l.Socket.Addr()), "protocol", l.Protocol, "tls", l.TLS, "upstream", l.Upstream,
 			"from", p.Origin(fmt.Sprintf("listeners[%d].bind", i)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(edge.upstreams)) {

@@ -244,6 +244,9 @@ func expiry(store *certs.Store) telemetry.Family {
 func announce(out io.Writer, p *policy.Policy, edge *edge, relay *inProcess, metrics string) {
 	for _, l := range edge.listeners {
 		kind := map[string]string{"terminate": "TLS", "passthrough": "TLS that ends at the relay", "none": "TCP without TLS"}[l.TLS]
+		if l.Protocol == "http" {
+			kind = map[string]string{"terminate": "HTTP over TLS", "none": "HTTP without TLS"}[l.TLS]
+		}
 		fmt.Fprintf(out, "listener %s: %s on %s\n", l.Name, kind, hostport.Text(l.Socket.Addr()))
 	}
 	if acme := p.Certificates.ACME; acme.Enabled() {

@@ -18,7 +18,7 @@ import (
 // Config is one entry of the upstreams section of the policy.
 type Config struct {
 	Addresses          []string          `key:"addresses" default:"[127.0.0.1:7777]" path:"unix" doc:"the relay's addresses, host:port or unix:/path; of those that are up, the one with the fewest connections is taken"`
-	ClientAddress      string            `key:"client_address" default:"proxy-v2" enum:"proxy-v2|proxy-v1|none" doc:"how the relay learns the client's address"`
+	ClientAddress      string            `key:"client_address" default:"proxy-v2" enum:"proxy-v2|proxy-v1|x-forwarded-for|x-real-ip|none" doc:"how the relay learns the client's address; the x- ones need protocol: http"`
 	ProxyTLVs          []string          `key:"proxy_tlvs" default:"[alpn, authority, ssl, unique_id, crc32c]" enum:"alpn|authority|ssl|unique_id|crc32c|channel_binding" doc:"what the PROXY v2 header carries beside the addresses"`
 	ChannelBindingTLV  int               `key:"channel_binding_tlv" default:"228" min:"224" max:"239" doc:"type of the channel binding TLV, of the custom range"`
 	CustomTLVs         map[string]string `key:"custom_tlvs" doc:"type: text, further TLVs of the PROXY v2 header; a type is 224 to 239"`
@@ -121,5 +121,15 @@ func (c Config) Told() string {
 	if version, ok := strings.CutPrefix(c.ClientAddress, "proxy-"); ok {
 		return "told the client's address by PROXY " + version
 	}
+	if field, ok := HeaderField(c.ClientAddress); ok {
+		return "told the client's address by " + field
+	}
 	return "not told the client's address"
+}
+
+// HeaderField returns the field of a request's header in which a client_address
+// tells the client, if it is one that does.
+func HeaderField(clientAddress string) (string, bool) {
+	field, ok := map[string]string{"x-forwarded-for": "X-Forwarded-For", "x-real-ip": "X-Real-IP"}[clientAddress]
+	return field, ok
 }

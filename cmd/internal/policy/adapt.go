@@ -42,7 +42,7 @@ func (p *Policy) adapt(doc *policyfile.Document) {
 			p.adaptPair(doc, name, &u)
 		}
 		p.Upstreams[name] = u
-		if p.leadsToRelay(u) && u.ClientAddress == "none" {
+		if _, inHeader := upstream.HeaderField(u.ClientAddress); p.leadsToRelay(u) && (inHeader || u.ClientAddress == "none") {
 			edgeOnly = true
 		}
 	}

@@ -22,6 +22,7 @@ type judgement struct {
 	*Policy
 	doc    *policyfile.Document
 	faults []finding
+	told   map[string]bool // keys with a fault that several listeners would tell
 }
 
 type finding struct{ key, problem string }
@@ -80,11 +81,13 @@ func (j *judgement) routes() {
 		if l.Upstream != "" && j.clean(i, "upstream") {
 			j.route(key, l.Upstream)
 			j.protocols(i, key, l.Upstream)
+			j.header(i, l.Upstream)
 		}
 		for _, name := range slices.Sorted(maps.Keys(l.ServerNames)) {
 			if key := fmt.Sprintf("listeners[%d].server_names.%s", i, name); j.doc.Clean(key) {
 				j.route(key, l.ServerNames[name])
 				j.protocols(i, key, l.ServerNames[name])
+				j.header(i, l.ServerNames[name])
 			}
 		}
 	}
@@ -113,6 +116,22 @@ func (j *judgement) protocols(listener int, key, upstream string) {
 	if !slices.ContainsFunc(l.ALPN, func(p string) bool { return slices.Contains(speaks, p) }) {
 		j.fault(key, "the upstream %s speaks %s, of which this listener's alpn has none (%s); add one there", upstream, strings.Join(speaks, ", "), strings.Join(l.ALPN, ", "))
 	}
+}
+
+// header judges that there are requests to tell an upstream of the client in.
+func (j *judgement) header(listener int, upstreamName string) {
+	key := upstreamKey(upstreamName, "client_address")
+	u, l := j.Upstreams[upstreamName], j.Listeners[listener]
+	field, inHeader := upstream.HeaderField(u.ClientAddress)
+	if !inHeader || l.Protocol == "http" || !j.clean(listener, "protocol") || !j.doc.Clean(key) || j.told[key] {
+		return
+	}
+	if j.told == nil {
+		j.told = map[string]bool{}
+	}
+	j.told[key] = true
+	j.fault(key, "%s stands in the header of each request, and listeners[%d] (%s) leads here with protocol: %s; write protocol: http there, or client_address: proxy-v2, proxy-v1 or none here",
+		field, listener, l.Name, l.Protocol)
 }
 
 // leads are the upstreams that a listener's connections may go to.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"relayedge/admission/httpguard"
 	"relayedge/internal/policyfile"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
@@ -48,6 +49,14 @@ var metBy = map[string]string{
 	"limits.connection_timeout_secs":                     "`idle_timeout`",
 	"limits.writer_stall_secs":                           "`writer_stall`",
 	"limits.half_close_timeout_secs":                     "`half_close_timeout`",
+	"limits.max_request_header_bytes":                    "answered with 431",
+	"limits.max_request_body_bytes":                      "answered with 413",
+	"limits.request_header_timeout_secs":                 "`idle_timeout`",
+	"limits.request_body_timeout_secs":                   "answered with 408, `idle_timeout`",
+	"limits.response_timeout_secs":                       "answered with 504, `upstream_timeout`",
+	"request_limits.limit":                               "answered with 429, `request_rate`",
+	"request_limits.window_secs":                         "answered with 429, `request_rate`",
+	"request_limits.new_credentials_per_host_minute":     "its further credentials count as the host",
 	"limits.socket_buffer_bytes":                         "the peer waits",
 	"limits.drain_secs":                                  "`drain`",
 	"relay.limits.max_connections":                       "`max_connections`",
@@ -109,6 +118,8 @@ what is per source for them.
 
 `)
 	table("limits.", proxy.Limits{})
+	b.WriteString("\n## Requests to listeners with protocol: http, under request_limits:\n\n")
+	table("request_limits.", httpguard.Config{})
 	b.WriteString("\n## The relay, under relay.limits:\n\n")
 	table("relay.limits.", relaycore.Limits{})
 	b.WriteString("\n## The relay, under relay.offline_queue:\n\n")

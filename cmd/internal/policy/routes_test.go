@@ -8,7 +8,7 @@ import (
 
 func TestRoutesByServerName(t *testing.T) {
 	const certificate = "certificates: {self_issued: [localhost]}\n"
-	const upstreams = "upstreams: {relay: {addresses: [\"127.0.0.1:1\"]}, irc: {addresses: [\"127.0.0.1:2\"], alpn: [irc]}}\n"
+	const upstreams = "upstreams: {relay: {addresses: [\"127.0.0.1:1\"]}, irc: {addresses: [\"127.0.0.1:2\"], alpn: [irc]}, web: {addresses: [\"127.0.0.1:3\"], client_address: x-real-ip}}\n"
 	listener := func(rest string) string {
 		return certificate + upstreams + "listeners: [{name: a, bind: \":8443\", " + rest + "}]"
 	}
@@ -37,6 +37,19 @@ func TestRoutesByServerName(t *testing.T) {
 		{"a listed name leads to the relay", certificate + "relay: {in_process: true}\nupstreams: {relay: {}, irc: {addresses: [\"127.0.0.1:2\"]}}\n" +
 			`listeners: [{name: a, bind: ":1", upstream: irc, server_names: {relay.example.org: relay}}]`, ""},
 		{"a protocol without a name", certificate + `upstreams: {relay: {alpn: [""]}}` + "\nlisteners: [{name: a, bind: \":1\"}]", "upstreams.relay.alpn[0]: "},
+
+		{"a header to tell the client in", listener(`protocol: http, upstream: web`) + "\n", ""},
+		{"a header that nobody writes", certificate + "upstreams:\n  web: {client_address: x-real-ip}\nlisteners: [{name: a, bind: \":1\", upstream: web}, {name: b, bind: \":2\", upstream: web}]",
+			"p.yaml:3:25: upstreams.web.client_address: X-Real-IP stands in the header of each request, and listeners[0] (a) leads here with protocol: tcp"},
+		{"a header that one of two listeners does not write", certificate + "upstreams: {web: {client_address: x-forwarded-for}}\nlisteners: [{name: a, bind: \":1\", upstream: web, protocol: http}, {name: b, bind: \":2\", upstream: web}]",
+			"X-Forwarded-For stands in the header of each request, and listeners[1] (b) leads here"},
+		{"a header for a listed name", listener(`upstream: relay, server_names: {web.example.org: web}`), "upstreams.web.client_address: X-Real-IP"},
+		{"requests in TLS that is the relay's", listener(`protocol: http, tls: passthrough`), "listeners[0].tls: passthrough leaves TLS to the relay, and requests"},
+		{"h2", listener(`protocol: http, alpn: [h2, http/1.1]`), "listeners[0].alpn[0]: h2 is not offered with protocol: http"},
+		{"another protocol's name", listener(`protocol: http, alpn: [irc], upstream: relay`), "listeners[0].alpn[0]: irc is not what protocol: http speaks"},
+		{"requests without TLS", listener(`protocol: http, tls: none, upstream: web`), ""},
+		{"requests to a relay that is told by PROXY", listener(`protocol: http`), ""},
+		{"a relay of this file that is told by a header", certificate + "relay: {in_process: true}\nupstreams: {relay: {client_address: x-real-ip}}\nlisteners: [{name: a, bind: \":1\", protocol: http}]", ""},
 
 		{"one unix socket twice", certificate + `listeners: [{name: a, bind: "unix:a.sock"}, {name: b, bind: "unix:./a.sock"}]`, "listeners[1].bind: "},
 		{"two unix sockets", certificate + `listeners: [{name: a, bind: "unix:a.sock"}, {name: b, bind: "unix:b.sock"}]`, ""},
