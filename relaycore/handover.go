@@ -29,7 +29,7 @@ const (
 // many forms until it is dealt with. A test measures both.
 const (
 	callerCost = 24 << 10
-	bodyCost  = 5
+	bodyCost   = 5
 )
 
 // handover is where connections that call the HTTP API change hands: from the
@@ -294,7 +294,7 @@ func headOf(r *http.Request) []byte {
 // has been dealt with.
 type chargedBody struct {
 	io.ReadCloser
-	caller   *caller
+	caller  *caller
 	charged int
 }
 

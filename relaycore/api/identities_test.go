@@ -117,7 +117,7 @@ func TestFetchPages(t *testing.T) {
 		if err := d.shelf.store.Put(m, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		if got := decode[mail](t, d.want(d.do(d.fetching(bob, nil)), 200, "")); len(got.Messages) != 1 || len(got.Messages[0].Body) != wire.MaxSend {
+		if got := decode[mail](t, d.want(d.do(d.fetching(bob, nil)), 200, "")); len(got.Messages) != 1 || len(got.Messages[0].Body) != len(m.Payload) {
 			t.Errorf("%d messages", len(got.Messages))
 		}
 	})

@@ -31,8 +31,8 @@ func TestSend(t *testing.T) {
 			t.Errorf("%s", w.Body)
 		}
 		want := []mailbox.Message{
-			{Recipient: idOf(bob), Sender: idOf(alice), ID: messageID(1), Payload: []byte("hello"), Source: client(1).Source},
-			{Recipient: idOf(bob), Sender: idOf(alice), ID: messageID(2), Source: client(1).Source},
+			{Recipient: idOf(bob), Sender: idOf(alice), ID: messageID(1), Payload: []byte("hello"), Source: client(1).Source, Contact: true},
+			{Recipient: idOf(bob), Sender: idOf(alice), ID: messageID(2), Source: client(1).Source, Contact: true},
 		}
 		if fmt.Sprint(d.shelf.got) != fmt.Sprint(want) {
 			t.Errorf("%+v", d.shelf.got)
@@ -186,7 +186,9 @@ func TestSignature(t *testing.T) {
 			return f.with("signature", ed25519.Sign(bob, wire.MessageText(messageID(1), idOf(alice), idOf(bob), at(), []byte("hello"))))
 		}},
 		{"nothing's", func(f fields) fields { return f.with("signature", make([]byte, 64)) }},
-		{"for another purpose", func(f fields) fields { return f.with("signature", ed25519.Sign(alice, wire.BundleText([]byte("hello")))) }},
+		{"for another purpose", func(f fields) fields {
+			return f.with("signature", ed25519.Sign(alice, wire.BundleText([]byte("hello"))))
+		}},
 		{"another id", func(f fields) fields { return f.with("id", messageID(2).String()) }},
 		{"another sender", func(f fields) fields { return f.with("sender", idOf(carol).String()) }},
 		{"another recipient", func(f fields) fields { return f.with("recipient", idOf(alice).String()) }},
@@ -211,7 +213,7 @@ func TestSignature(t *testing.T) {
 // charged, and can be sent again later.
 func TestMailboxFull(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, d *desk) {
-		d.shelf.store.SetLimits(mailbox.Limits{TotalBytes: 1 << 20, RecipientBytes: 4000, TTL: 72 * time.Hour})
+		d.shelf.store.SetLimits(mailbox.Limits{TotalBytes: 1 << 20, RecipientBytes: 1000, TTL: 72 * time.Hour})
 		d.want(d.do(post("/messages", letter(alice, messageID(1), "first"))), 202, "")
 		w := d.want(d.do(post("/messages", letter(alice, messageID(2), "second"))), 503, MailboxFull)
 		if again := w.Header().Get("Retry-After"); again != "60" {
