@@ -49,6 +49,17 @@ func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) 
 
 func bubbleBehind(t *testing.T, fr front, change func(*Config), f func(t *testing.T, w *world)) {
 	t.Helper()
+	bubbleWith(t, fr, Options{}, change, f)
+}
+
+// bubbleGiven is bubble for a relay that is given more than its config.
+func bubbleGiven(t *testing.T, o Options, f func(t *testing.T, w *world)) {
+	t.Helper()
+	bubbleWith(t, headerFront, o, nil, f)
+}
+
+func bubbleWith(t *testing.T, fr front, o Options, change func(*Config), f func(t *testing.T, w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.DrainSecs = 2
@@ -59,7 +70,7 @@ func bubbleBehind(t *testing.T, fr front, change func(*Config), f func(t *testin
 			cfg.RequireChannelBinding = cfg.ProxyProtocol // there are TLS sessions to bind to
 		}
 		var log bytes.Buffer
-		s, err := NewServer(cfg, slog.New(slog.NewTextHandler(&log, nil)))
+		s, err := NewServerWith(cfg, o, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
