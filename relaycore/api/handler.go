@@ -90,7 +90,7 @@ func New(o Options) *Handler {
 	now := time.Now()
 	return &Handler{
 		relay: o.Relay, messages: o.Messages, throttle: o.Throttle, keys: o.Keys,
-		challenges: newChallenges(now), answers: newAnswers(mostAnswers, answerBudget, answerLife),
+		challenges: newChallenges(now), answers: newAnswers(MostAnswers, AnswerBudget, AnswerLife),
 	}
 }
 

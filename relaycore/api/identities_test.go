@@ -190,7 +190,7 @@ func TestChallenge(t *testing.T) {
 			bent[i] ^= 1
 			d.want(d.do(d.fetching(bob, url.Values{"nonce": {string(bent)}})), 401, BadNonce)
 		}
-		time.Sleep(challengeLife - time.Millisecond)
+		time.Sleep(ChallengeLife - time.Millisecond)
 		d.want(d.do(good), 200, "")
 		time.Sleep(time.Millisecond)
 		d.want(d.do(good), 401, BadNonce)
@@ -265,7 +265,7 @@ func TestIdentities(t *testing.T) {
 			return good().with("signature", ed25519.Sign(bob, wire.IdentityText(idOf(carol), []byte("b"), moment())))
 		}, 401, BadSignature},
 		{"stale", func() fields {
-			at := time.Now().Add(-freshness - time.Second).UTC().Format(time.RFC3339)
+			at := time.Now().Add(-Freshness - time.Second).UTC().Format(time.RFC3339)
 			return good().with("sent_at", at).with("signature", ed25519.Sign(carol, wire.IdentityText(idOf(carol), []byte("b"), at)))
 		}, 401, Stale},
 	} {

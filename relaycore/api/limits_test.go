@@ -373,7 +373,7 @@ func FuzzObject(f *testing.F) {
 		r := httptest.NewRequest("POST", "/messages", &pieces{body, max(1, step)})
 		r.Header.Set("Content-Type", "application/json")
 		q := &request{Request: r, body: httptest.NewRecorder()}
-		o, wrong := q.open(maxMessageBody, "id", "sender")
+		o, wrong := q.open(MaxMessageBody, "id", "sender")
 		if wrong == nil {
 			wrong = o.until("sender")
 		}

@@ -90,7 +90,7 @@ func TestSendFaults(t *testing.T) {
 		{"no content type", headed("Content-Type"), 415, MediaType, true},
 		{"another content type", headed("Content-Type", "text/plain"), 415, MediaType, true},
 		{"compressed", headed("Content-Encoding", "gzip"), 415, MediaType, true},
-		{"a body that is announced too long", func() call { return post("/messages", raw(good().String()+strings.Repeat(" ", maxMessageBody))) }, 413, TooLarge, true},
+		{"a body that is announced too long", func() call { return post("/messages", raw(good().String()+strings.Repeat(" ", MaxMessageBody))) }, 413, TooLarge, true},
 		{"nothing", text(""), 400, BadRequest, true},
 		{"a list", text("[]"), 400, BadRequest, true},
 		{"a string", text(`"{}"`), 400, BadRequest, true},
@@ -136,8 +136,8 @@ func TestSendFaults(t *testing.T) {
 		{"a key with a space", headed("Idempotency-Key", "a b"), 400, BadRequest, false},
 		{"a long key", headed("Idempotency-Key", strings.Repeat("k", 256)), 400, BadRequest, false},
 		{"a body that is too long", func() call { return object(letter(alice, messageID(1), long)) }, 413, TooLarge, false},
-		{"older", signedAt(-freshness-time.Nanosecond, time.RFC3339Nano), 401, Stale, false},
-		{"ahead", signedAt(freshness+time.Nanosecond, time.RFC3339Nano), 401, Stale, false},
+		{"older", signedAt(-Freshness-time.Nanosecond, time.RFC3339Nano), 401, Stale, false},
+		{"ahead", signedAt(Freshness+time.Nanosecond, time.RFC3339Nano), 401, Stale, false},
 		{"an unknown recipient", func() call {
 			f := good().with("recipient", idOf(carol).String())
 			return object(f.with("signature", ed25519.Sign(alice, wire.MessageText(messageID(1), idOf(alice), idOf(carol), moment(), []byte("hello")))))
@@ -165,7 +165,7 @@ func TestSendFaults(t *testing.T) {
 		})
 	}
 	t.Run("within", func(t *testing.T) {
-		for _, at := range []time.Duration{-freshness, freshness} {
+		for _, at := range []time.Duration{-Freshness, Freshness} {
 			bubble(t, nil, func(t *testing.T, d *desk) { d.want(d.do(signedAt(at, time.RFC3339Nano)()), 202, "") })
 		}
 		bubble(t, nil, func(t *testing.T, d *desk) {
@@ -290,10 +290,10 @@ func TestAcks(t *testing.T) {
 		{"no list", func() fields { return acks(bob, messageID(1)).with("ids", messageID(1).String()) }, 400, BadRequest},
 		{"null", func() fields { return acks(bob, messageID(1)).with("ids", []any{nil}) }, 400, BadRequest},
 		{"a short id", func() fields { return acks(bob, messageID(1)).with("ids", []string{"00"}) }, 400, BadRequest},
-		{"long", func() fields { return acks(bob, messageID(1)).with("x", strings.Repeat("x", maxOtherBody)) }, 413, TooLarge},
+		{"long", func() fields { return acks(bob, messageID(1)).with("x", strings.Repeat("x", MaxOtherBody)) }, 413, TooLarge},
 		{"other ids", func() fields { return acks(bob, messageID(1)).with("ids", []string{messageID(2).String()}) }, 401, BadSignature},
 		{"stale", func() fields {
-			old := time.Now().Add(-freshness - time.Second).UTC().Format(time.RFC3339)
+			old := time.Now().Add(-Freshness - time.Second).UTC().Format(time.RFC3339)
 			return acks(bob, messageID(1)).with("sent_at", old).with("signature", ed25519.Sign(bob, wire.AcksText(idOf(bob), []wire.MessageID{messageID(1)}, old)))
 		}, 401, Stale},
 	} {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"relayedge/admission"
 	"relayedge/internal/policyfile"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
@@ -75,6 +76,14 @@ var metBy = map[string]string{
 	"relay.limits.identity_ttl_secs":                     "it is forgotten",
 	"relay.limits.outbound_budget_bytes":                 "`outbound_shed`; sends that find it spent, `global_outbound`",
 	"relay.limits.buffer_budget_bytes":                   "`buffer_shed`",
+	"relay.limits.max_contacts":                          "the heaviest source's oldest is forgotten",
+	"relay.message_limits.sender.minute":                 "429, scope sender",
+	"relay.message_limits.sender.hour":                   "429, scope sender",
+	"relay.message_limits.sender.day":                    "429, scope sender",
+	"relay.message_limits.global.minute":                 "429, scope global",
+	"relay.message_limits.global.hour":                   "429, scope global",
+	"relay.message_limits.global.day":                    "429, scope global",
+	"relay.message_limits.unproven_per_host_minute":      "429, scope host",
 	"relay.offline_queue.ttl_secs":                       "it is deleted, `mailbox_expired_total`",
 	"relay.offline_queue.knock_budget_bytes":             "`knock_evicted`",
 }
@@ -113,6 +122,8 @@ what is per source for them.
 	table("relay.limits.", relaycore.Limits{})
 	b.WriteString("\n## The relay, under relay.offline_queue:\n\n")
 	table("relay.offline_queue.", mailbox.Config{})
+	b.WriteString("\n## The relay, under relay.message_limits:\n\n")
+	table("relay.message_limits.", admission.MessageLimitsConfig{})
 	b.WriteString("\n## The relay, fixed\n\n| what | limit | what happens | reason |\n| --- | --- | --- | --- |\n")
 	for _, l := range relaycore.FixedLimits() {
 		reason := ""
