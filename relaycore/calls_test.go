@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/admission/httpguard"
 	"relayedge/relaycore/wire"
 )
 
@@ -26,6 +27,8 @@ type surfer struct {
 	w     *world
 	http  *http.Client
 	dials int
+
+	credential string
 }
 
 func (w *world) surf(from string) *surfer {
@@ -54,7 +57,11 @@ type page struct {
 
 func (s *surfer) do(method, target string, body []byte) page {
 	s.w.t.Helper()
-	p, err := s.try(method, target, bytes.NewReader(body))
+	reader := io.Reader(http.NoBody)
+	if body != nil {
+		reader = bytes.NewReader(body)
+	}
+	p, err := s.try(method, target, reader)
 	if err != nil {
 		s.w.t.Fatal(err)
 	}
@@ -66,7 +73,12 @@ func (s *surfer) try(method, target string, body io.Reader) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	r.Header.Set("Content-Type", "application/json")
+	if body != http.NoBody {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if s.credential != "" {
+		r.Header.Set("X-Api-Key", s.credential)
+	}
 	a, err := s.http.Do(r)
 	if err != nil {
 		return page{}, err
@@ -378,14 +390,10 @@ func TestAPIFault(t *testing.T) {
 			if r.Header.Get("Fault") != "" {
 				panic("a fault at " + r.RemoteAddr)
 			}
-			if host, _, _ := net.SplitHostPort(r.RemoteAddr); host != "192.0.2.1" {
-				w.WriteHeader(http.StatusTeapot)
-				return
-			}
 			next.ServeHTTP(w, r)
 		})
 	}
-	bubbleGiven(t, Options{Guard: guard}, func(t *testing.T, w *world) {
+	bubbleServing(t, guard, func(t *testing.T, w *world) {
 		a := w.surf("192.0.2.1:1")
 		defer a.close()
 		a.want(200, "GET", "/health", nil)
@@ -399,10 +407,34 @@ func TestAPIFault(t *testing.T) {
 		if log := w.log.String(); !strings.Contains(log, "panicked") || strings.Contains(log, "http:") {
 			t.Errorf("%s", log)
 		}
-		// The guard comes before the API, and sees who the client is.
-		b := w.surf("192.0.2.3:1")
+	})
+}
+
+// The request limit comes before all else, by credential or by the client's host.
+func TestRequestLimit(t *testing.T) {
+	eachFront(t, fronted, func(t *testing.T, w *world) {
+		if err := w.s.SetRequestLimits(httpguard.Config{Limit: 3, WindowSecs: 60, NewCredentialsPerHostMinute: 30}); err != nil {
+			t.Fatal(err)
+		}
+		a, b := w.surf("192.0.2.1:1"), w.surf("192.0.2.2:1")
 		defer b.close()
-		b.want(http.StatusTeapot, "GET", "/health", nil)
+		defer a.close()
+		for range 3 {
+			a.want(415, "POST", "/messages", nil)
+		}
+		p := a.want(429, "POST", "/messages", nil)
+		if !strings.Contains(p.body, `"error":{"code":"rate_limit_exceeded"`) || p.header.Get("Retry-After") != "60" {
+			t.Errorf("%v %s", p.header, p.body)
+		}
+		b.want(200, "GET", "/health", nil)
+		a.credential = "another"
+		a.want(200, "GET", "/health", nil)
+		if n := w.s.count.overRequests.Load(); n != 1 {
+			t.Errorf("%d refused", n)
+		}
+		if err := w.s.SetRequestLimits(httpguard.Config{}); err == nil {
+			t.Error("limits of 0 were taken")
+		}
 	})
 }
 
@@ -424,7 +456,7 @@ func TestDrainAnswersRequests(t *testing.T) {
 		answered bool
 	}{{"in time", time.Second, true}, {"too late", 3 * time.Second, false}} {
 		arrived, going = make(chan struct{}, 1), make(chan struct{})
-		bubbleGiven(t, Options{Guard: guard}, func(t *testing.T, w *world) {
+		bubbleServing(t, guard, func(t *testing.T, w *world) {
 			arrived, going = make(chan struct{}, 1), make(chan struct{})
 			idle, busy := w.surf("192.0.2.1:1"), w.surf("192.0.2.2:1")
 			idle.want(200, "GET", "/health", nil)

@@ -49,16 +49,16 @@ func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) 
 
 func bubbleBehind(t *testing.T, fr front, change func(*Config), f func(t *testing.T, w *world)) {
 	t.Helper()
-	bubbleWith(t, fr, Options{}, change, f)
+	bubbleWith(t, fr, nil, change, f)
 }
 
-// bubbleGiven is bubble for a relay that is given more than its config.
-func bubbleGiven(t *testing.T, o Options, f func(t *testing.T, w *world)) {
+// bubbleServing is bubble for a relay that serves HTTP by what wrap makes of its routes.
+func bubbleServing(t *testing.T, wrap func(http.Handler) http.Handler, f func(t *testing.T, w *world)) {
 	t.Helper()
-	bubbleWith(t, headerFront, o, nil, f)
+	bubbleWith(t, headerFront, wrap, nil, f)
 }
 
-func bubbleWith(t *testing.T, fr front, o Options, change func(*Config), f func(t *testing.T, w *world)) {
+func bubbleWith(t *testing.T, fr front, wrap func(http.Handler) http.Handler, change func(*Config), f func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
@@ -70,9 +70,12 @@ func bubbleWith(t *testing.T, fr front, o Options, change func(*Config), f func(
 			cfg.RequireChannelBinding = cfg.ProxyProtocol // there are TLS sessions to bind to
 		}
 		var log bytes.Buffer
-		s, err := NewServerWith(cfg, o, slog.New(slog.NewTextHandler(&log, nil)))
+		s, err := NewServer(cfg, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if wrap != nil {
+			s.routes = wrap(s.routes)
 		}
 		w := &world{t: t, s: s, ln: memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777")), log: &log}
 		if fr.edge {

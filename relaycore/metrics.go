@@ -66,6 +66,7 @@ func (s *Server) Families() []telemetry.Family {
 		counter("api_replays_total", "Answers of the HTTP API that were given again.", &s.api.Counts.Replayed),
 		counter("api_limited_total", "Requests to the HTTP API that a message limit has refused.", &s.api.Counts.Limited),
 		counter("api_unproven_total", "Requests to the HTTP API whose signature or nonce did not hold.", &s.api.Counts.Unproven),
+		counter("api_over_request_limit_total", "Requests that the request limit has refused.", &c.overRequests),
 		gauge("api_answers", "Answers of the HTTP API that are kept for those who ask again.", func() int { n, _ := s.api.Kept(); return n }),
 		mail("mailbox_messages", "Messages that wait for their recipients.", telemetry.Gauge, func(st mailbox.Stats) uint64 { return uint64(st.Messages) }),
 		mail("mailbox_bytes", "Bytes that are charged for them.", telemetry.Gauge, func(st mailbox.Stats) uint64 { return uint64(st.Bytes) }),

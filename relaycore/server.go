@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/admission/httpguard"
 	"relayedge/relaycore/api"
 )
 
@@ -36,6 +37,8 @@ type Server struct {
 	api      *api.Handler
 	limits   MessageLimits
 	throttle *admission.Throttle
+	guard    *httpguard.Guard
+	routes   http.Handler // behind the guard
 	handover *handover
 	http     *http.Server
 
@@ -65,13 +68,14 @@ type MessageLimits interface {
 // Options are what a relay is given beside its config. The zero Options are for
 // one that stands alone.
 type Options struct {
-	// Guard is what every request to the HTTP API passes before anything else: the
-	// request limit. The requests' RemoteAddr is the client's address, with port 0,
-	// or empty for a client without one. nil: none.
-	Guard func(http.Handler) http.Handler
+	// RequestLimits are what every request to the HTTP API is held to before anything
+	// else of it is looked at; nil: the defaults.
+	RequestLimits *httpguard.Config
+	// RequestWindows counts for them; nil: it is done in memory.
+	RequestWindows admission.Windows
 	// Messages keeps the message limits; nil: they are kept in memory.
 	Messages MessageLimits
-	// Keys makes the keys by which they are kept; nil: its secret is the process's own.
+	// Keys makes the keys by which both are kept; nil: its secret is the process's own.
 	Keys *admission.KeyMaker
 }
 
@@ -123,9 +127,15 @@ func NewServerWith(cfg Config, o Options, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s.handover = newHandover()
-	s.http = s.newHTTPServer(o.Guard)
+	s.http = s.newHTTPServer()
 	s.throttle = admission.NewThrottle(int64(cfg.MessageLimits.UnprovenPerHostMinute))
-	s.api = api.New(api.Options{Relay: apiRelay{s}, Messages: s.limits, Throttle: s.throttle, Keys: cmp.Or(o.Keys, admission.NewKeyMaker(nil))})
+	keys := cmp.Or(o.Keys, admission.NewKeyMaker(nil))
+	s.api = api.New(api.Options{Relay: apiRelay{s}, Messages: s.limits, Throttle: s.throttle, Keys: keys})
+	if s.guard, err = s.newGuard(o, keys); err != nil {
+		s.mail.close()
+		return nil, err
+	}
+	s.routes = s.guard.Handler(http.HandlerFunc(s.serveRoute))
 	return s, nil
 }
 
