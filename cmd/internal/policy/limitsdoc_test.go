@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"relayedge/admission"
+	"relayedge/admission/httpguard"
 	"relayedge/internal/policyfile"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
@@ -49,6 +50,9 @@ var metBy = map[string]string{
 	"limits.connection_timeout_secs":                     "`idle_timeout`",
 	"limits.writer_stall_secs":                           "`writer_stall`",
 	"limits.half_close_timeout_secs":                     "`half_close_timeout`",
+	"request_limits.limit":                               "answered with 429 (the edge counts request_rate, the relay api_over_request_limit_total)",
+	"request_limits.window_secs":                         "answered with 429 (the edge counts request_rate, the relay api_over_request_limit_total)",
+	"request_limits.new_credentials_per_host_minute":     "its further credentials count as the host",
 	"limits.socket_buffer_bytes":                         "the peer waits",
 	"limits.drain_secs":                                  "`drain`",
 	"relay.limits.max_connections":                       "`max_connections`",
@@ -118,6 +122,8 @@ what is per source for them.
 
 `)
 	table("limits.", proxy.Limits{})
+	b.WriteString("\n## HTTP requests to the edge or the relay, under request_limits:\n\n")
+	table("request_limits.", httpguard.Config{})
 	b.WriteString("\n## The relay, under relay.limits:\n\n")
 	table("relay.limits.", relaycore.Limits{})
 	b.WriteString("\n## The relay, under relay.offline_queue:\n\n")

@@ -54,6 +54,7 @@ var effects = []struct {
 	{"engine", Restart, Unread},
 	{"upstreams", Live, Unread},
 	{"limits", Live, Unread},
+	{"request_limits", Live, Live},
 	{"metrics", Restart, Unread},
 	{"control", Restart, Unread},
 
