@@ -37,9 +37,9 @@ type Options struct {
 type Session struct {
 	conn    *websocket.Conn
 	welcome wire.Welcome
-	tls     *tls.ConnectionState // nil without TLS
-	request atomic.Uint64        // the latest request id
-	early   []wire.Frame         // what came while Publish waited for its answer
+	tls     *tls.ConnectionState  // nil without TLS
+	request atomic.Uint64         // the latest request id
+	early   []wire.Frame          // what came while Publish waited for its answer
 	lost    atomic.Pointer[error] // what has failed first; a close frame in its place
 
 	closeOnce sync.Once
