@@ -24,7 +24,7 @@ import (
 // What answers are long at most, in bytes.
 const (
 	maxSmallAnswer   = 64 << 10 // a bundle in base64 fits
-	maxMailboxAnswer = 32 << 20 // a full mailbox of 16 MiB in base64, and its names
+	maxMailboxAnswer = 8 << 20  // 1 MiB of messages, or one of 4 MiB behind them, in base64
 )
 
 // attemptTime is how long one attempt may take, its answer included.
@@ -145,10 +145,17 @@ func (m *Mail) Send(ctx context.Context, l Letter) (Receipt, error) {
 		rand.Read(l.ID[:])
 	}
 	sentAt := moment()
-	body, err := m.write(ctx, http.MethodPost, "/messages", l.IdempotencyKey, map[string]any{
-		"id": l.ID.String(), "sender": m.identity.String(), "recipient": l.Recipient.String(),
-		"sent_at": sentAt, "body": base64Of(l.Body),
-		"signature": m.sign(wire.MessageText(l.ID, m.identity, l.Recipient, sentAt, l.Body)),
+	// The sender stands early: the relay looks at its limits before it reads on.
+	body, err := m.write(ctx, http.MethodPost, "/messages", l.IdempotencyKey, struct {
+		Sender    string `json:"sender"`
+		ID        string `json:"id"`
+		Recipient string `json:"recipient"`
+		SentAt    string `json:"sent_at"`
+		Body      string `json:"body"`
+		Signature string `json:"signature"`
+	}{
+		m.identity.String(), l.ID.String(), l.Recipient.String(), sentAt, base64Of(l.Body),
+		m.sign(wire.MessageText(l.ID, m.identity, l.Recipient, sentAt, l.Body)),
 	})
 	if err != nil {
 		return Receipt{}, err
@@ -171,10 +178,12 @@ func (m *Mail) Ack(ctx context.Context, ids ...wire.MessageID) error {
 			names[i] = id.String()
 		}
 		sentAt := moment()
-		if _, err := m.write(ctx, http.MethodPost, "/acks", "", map[string]any{
-			"sender": m.identity.String(), "ids": names, "sent_at": sentAt,
-			"signature": m.sign(wire.AcksText(m.identity, ids[:n], sentAt)),
-		}); err != nil {
+		if _, err := m.write(ctx, http.MethodPost, "/acks", "", struct {
+			Sender    string   `json:"sender"`
+			IDs       []string `json:"ids"`
+			SentAt    string   `json:"sent_at"`
+			Signature string   `json:"signature"`
+		}{m.identity.String(), names, sentAt, m.sign(wire.AcksText(m.identity, ids[:n], sentAt))}); err != nil {
 			return err
 		}
 		ids = ids[n:]
@@ -189,13 +198,21 @@ type Waiting struct {
 	Body   []byte
 }
 
-// Fetch returns what waits in the mailbox. It stays there until it is
-// acknowledged, and comes again until then.
-func (m *Mail) Fetch(ctx context.Context) ([]Waiting, error) {
+// Page is a part of what waits.
+type Page struct {
+	Messages []Waiting
+	// Next is what the next part is fetched after; "": that was all.
+	Next string
+}
+
+// Fetch returns the part of what waits in the mailbox behind the place after, ""
+// being its beginning. A message stays there until it is acknowledged, and comes
+// again until then.
+func (m *Mail) Fetch(ctx context.Context, after string) (Page, error) {
 	// A challenge lives for less than a wait may last: each attempt has its own.
 	once := patience{client: m.patience.client}
 	body, err := m.patience.again(ctx, func(ctx context.Context) ([]byte, error) {
-		b, err := once.do(ctx, maxSmallAnswer, m.get("/auth/challenge?identity="+m.identity.String(), nil))
+		b, err := once.do(ctx, maxSmallAnswer, m.get("/auth/challenge?identity="+m.identity.String()))
 		if err != nil {
 			return nil, err
 		}
@@ -205,16 +222,21 @@ func (m *Mail) Fetch(ctx context.Context) ([]Waiting, error) {
 		if err := json.Unmarshal(b, &challenge); err != nil {
 			return nil, &finalError{fmt.Errorf("%w: %w", errAnswer, err)}
 		}
-		return once.do(ctx, maxMailboxAnswer, m.get("/messages?"+url.Values{
+		query := url.Values{
 			"identity":  {m.identity.String()},
 			"nonce":     {challenge.Nonce},
 			"signature": {m.sign(wire.MailboxText(m.identity, challenge.Nonce))},
-		}.Encode(), nil))
+		}
+		if after != "" {
+			query.Set("after", after)
+		}
+		return once.do(ctx, maxMailboxAnswer, m.get("/messages?"+query.Encode()))
 	})
 	if err != nil {
-		return nil, err
+		return Page{}, err
 	}
 	var answer struct {
+		Next     string `json:"next"`
 		Messages []struct {
 			ID     name   `json:"id"`
 			Sender name   `json:"sender"`
@@ -222,13 +244,13 @@ func (m *Mail) Fetch(ctx context.Context) ([]Waiting, error) {
 		} `json:"messages"`
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return nil, fmt.Errorf("%w: %w", errAnswer, err)
+		return Page{}, fmt.Errorf("%w: %w", errAnswer, err)
 	}
-	all := make([]Waiting, len(answer.Messages))
+	page := Page{Messages: make([]Waiting, len(answer.Messages)), Next: answer.Next}
 	for i, w := range answer.Messages {
-		all[i] = Waiting{wire.MessageID(w.ID), wire.Identity(w.Sender), w.Body}
+		page.Messages[i] = Waiting{wire.MessageID(w.ID), wire.Identity(w.Sender), w.Body}
 	}
-	return all, nil
+	return page, nil
 }
 
 // Publish publishes a bundle under the identity.
@@ -237,16 +259,18 @@ func (m *Mail) Publish(ctx context.Context, bundle []byte) error {
 		return fmt.Errorf("a bundle of %d bytes is longer than %d", len(bundle), wire.MaxBundle)
 	}
 	sentAt := moment()
-	_, err := m.write(ctx, http.MethodPut, "/identities/"+m.identity.String(), "", map[string]any{
-		"bundle": base64Of(bundle), "bundle_signature": m.sign(wire.BundleText(bundle)), "sent_at": sentAt,
-		"signature": m.sign(wire.IdentityText(m.identity, bundle, sentAt)),
-	})
+	_, err := m.write(ctx, http.MethodPut, "/identities/"+m.identity.String(), "", struct {
+		Bundle          string `json:"bundle"`
+		BundleSignature string `json:"bundle_signature"`
+		SentAt          string `json:"sent_at"`
+		Signature       string `json:"signature"`
+	}{base64Of(bundle), m.sign(wire.BundleText(bundle)), sentAt, m.sign(wire.IdentityText(m.identity, bundle, sentAt))})
 	return err
 }
 
 // Bundle returns the bundle of an identity, which its signature has been checked for.
 func (m *Mail) Bundle(ctx context.Context, identity wire.Identity) ([]byte, error) {
-	body, err := m.patience.do(ctx, maxSmallAnswer, m.get("/identities/"+identity.String(), nil))
+	body, err := m.patience.do(ctx, maxSmallAnswer, m.get("/identities/"+identity.String()))
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +289,7 @@ func (m *Mail) Bundle(ctx context.Context, identity wire.Identity) ([]byte, erro
 
 // Health reports whether the relay serves.
 func (m *Mail) Health(ctx context.Context) error {
-	_, err := m.patience.do(ctx, maxSmallAnswer, m.get("/health", nil))
+	_, err := m.patience.do(ctx, maxSmallAnswer, m.get("/health"))
 	return err
 }
 
@@ -284,7 +308,7 @@ func (n *name) UnmarshalText(text []byte) error {
 }
 
 // moment is the present as sent_at has it.
-func moment() string { return time.Now().UTC().Format(time.RFC3339) }
+func moment() string { return time.Now().UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // sign signs text, in base64.
 func (m *Mail) sign(text []byte) string { return base64Of(ed25519.Sign(m.key, text)) }
@@ -292,7 +316,7 @@ func (m *Mail) sign(text []byte) string { return base64Of(ed25519.Sign(m.key, te
 func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
 // write sends an object as JSON, the same bytes under the same key each time.
-func (m *Mail) write(ctx context.Context, method, path, key string, object map[string]any) ([]byte, error) {
+func (m *Mail) write(ctx context.Context, method, path, key string, object any) ([]byte, error) {
 	content, err := json.Marshal(object)
 	if err != nil {
 		return nil, err
@@ -305,8 +329,8 @@ func (m *Mail) write(ctx context.Context, method, path, key string, object map[s
 	}))
 }
 
-func (m *Mail) get(path string, header http.Header) func(context.Context) (*http.Request, error) {
-	return m.request(http.MethodGet, path, nil, header)
+func (m *Mail) get(path string) func(context.Context) (*http.Request, error) {
+	return m.request(http.MethodGet, path, nil, http.Header{})
 }
 
 // request returns what makes a request anew for each attempt.
@@ -320,9 +344,7 @@ func (m *Mail) request(method, path string, content []byte, header http.Header) 
 		if err != nil {
 			return nil, err
 		}
-		if header != nil {
-			r.Header = header.Clone()
-		}
+		r.Header = header.Clone()
 		r.Header.Set("Accept", "application/json")
 		if m.service != "" {
 			r.Header.Set("Authorization", "Bearer "+m.service)

@@ -147,9 +147,11 @@ func (h *Handler) proven(w http.ResponseWriter, r *http.Request, text func(wire.
 	if err != nil || !bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{")) || json.Unmarshal(body, &p.request) != nil {
 		return bad("the body is no JSON object of texts")
 	}
-	if _, err := hex.Decode(p.identity[:], []byte(p.Identity)); err != nil || len(p.Identity) != 64 || strings.ToLower(p.Identity) != p.Identity {
+	identity, err := hex.DecodeString(p.Identity)
+	if err != nil || len(identity) != len(p.identity) || strings.ToLower(p.Identity) != p.Identity {
 		return bad("identity must be 64 lower-case hexadecimal digits")
 	}
+	copy(p.identity[:], identity)
 	at, err = time.Parse(time.RFC3339Nano, p.SentAt)
 	if err != nil || len(p.SentAt) > len("2026-03-28T12:01:00.123456789Z") || !strings.HasSuffix(p.SentAt, "Z") {
 		return bad("sent_at must be a time as in 2026-03-28T12:01:00Z")
