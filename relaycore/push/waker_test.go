@@ -70,7 +70,7 @@ func (s *services) count() int {
 	return len(s.calls)
 }
 
-var hour = netip.MustParsePrefix("192.0.2.1/32")
+var source = netip.MustParsePrefix("192.0.2.1/32")
 
 // wakerFor returns a waker that calls those services, in a bubble.
 func wakerFor(t *testing.T, change func(*Config)) (*Waker, *services) {
@@ -96,7 +96,7 @@ func who(n int) wire.Identity { return wire.Identity{byte(n >> 8), byte(n), 1} }
 // left has an identity leave an endpoint.
 func left(t *testing.T, w *Waker, n int, endpoint string) Registration {
 	t.Helper()
-	r, err := w.Register(who(n), endpoint, time.Now(), hour)
+	r, err := w.Register(who(n), endpoint, time.Now(), source)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +404,7 @@ func TestOlderRequests(t *testing.T) {
 		w, _ := wakerFor(t, nil)
 		at := time.Now()
 		register := func(endpoint string, at time.Time) error {
-			_, err := w.Register(who(1), endpoint, at, hour)
+			_, err := w.Register(who(1), endpoint, at, source)
 			return err
 		}
 		if err := errors.Join(register("https://a.example.org/", at), register("https://a.example.org/", at), register("https://b.example.org/", at)); err != nil {
@@ -434,7 +434,7 @@ func TestRegisterRefuses(t *testing.T) {
 			"https://push.example.org:8443/": errHostRefused,
 			"https://127.0.0.1/":             errEndpoint,
 		} {
-			if _, err := w.Register(who(1), endpoint, time.Now(), hour); err != want {
+			if _, err := w.Register(who(1), endpoint, time.Now(), source); err != want {
 				t.Errorf("%s: %v", endpoint, err)
 			}
 		}
@@ -443,7 +443,7 @@ func TestRegisterRefuses(t *testing.T) {
 		}
 		w.Close()
 		w.Close()
-		if _, err := w.Register(who(1), "https://push.example.org/", time.Now(), hour); err != ErrClosed {
+		if _, err := w.Register(who(1), "https://push.example.org/", time.Now(), source); err != ErrClosed {
 			t.Error(err)
 		}
 		w.Wake(who(1))
@@ -511,7 +511,7 @@ func TestSetConfig(t *testing.T) {
 		if c := w.Stats(); c.Registrations != 0 {
 			t.Errorf("%+v", c)
 		}
-		if _, err := w.Register(who(1), "https://a.example.org/", time.Now(), hour); err != ErrDisabled {
+		if _, err := w.Register(who(1), "https://a.example.org/", time.Now(), source); err != ErrDisabled {
 			t.Error(err)
 		}
 		if _, err := w.Test(t.Context(), who(1)); err != ErrDisabled {
