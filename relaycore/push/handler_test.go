@@ -93,8 +93,8 @@ func TestHandler(t *testing.T) {
 		}
 		test := object("", sentAt, signed(wire.PushTestText(own, sentAt)))
 		began := time.Now()
-		if got, answer := r.ask(t, "POST", "/push/test", test); got.Code != 200 || answer["outcome"] != "woken" || s.calls[0] != endpoint {
-			t.Errorf("%d %v %v", got.Code, answer, s.calls)
+		if got, answer := r.ask(t, "POST", "/push/test", test); got.Code != 200 || answer["outcome"] != "woken" || s.calls()[0] != endpoint {
+			t.Errorf("%d %v %v", got.Code, answer, s.calls())
 		}
 		// spec/002: the same code and payload as the request limit's, with the budget's own numbers.
 		time.Sleep(10*time.Minute + time.Nanosecond)
@@ -225,7 +225,7 @@ func TestHandlerUnavailable(t *testing.T) {
 			t.Errorf("%d %v %v", got.Code, got.Header(), answer)
 		}
 		if s.count() != 0 {
-			t.Error(s.calls)
+			t.Error(s.calls())
 		}
 	})
 }

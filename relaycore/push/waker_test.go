@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,7 +27,7 @@ type services struct {
 	status map[string]int           // by host; 201 by default
 	delay  map[string]time.Duration // by host; a second by default
 	header http.Header
-	calls  []string // URLs, as they came
+	urls   []string // as they came
 	flying map[string]int
 	most   map[string]int // at once, by host and ""
 }
@@ -34,7 +35,7 @@ type services struct {
 func (s *services) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	host := r.URL.Host
-	s.calls = append(s.calls, r.URL.String())
+	s.urls = append(s.urls, r.URL.String())
 	for _, of := range []string{host, "", r.URL.String()} {
 		s.flying[of]++
 		s.most[of] = max(s.most[of], s.flying[of])
@@ -67,7 +68,20 @@ func (s *services) RoundTrip(r *http.Request) (*http.Response, error) {
 func (s *services) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.calls)
+	return len(s.urls)
+}
+
+func (s *services) calls() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.urls)
+}
+
+// atOnce is the most calls that were under way at once: to a host, of a URL, or of all.
+func (s *services) atOnce(of string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.most[of]
 }
 
 var source = netip.MustParsePrefix("192.0.2.1/32")
@@ -116,8 +130,8 @@ func TestWake(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 		time.Sleep(time.Minute)
-		if fmt.Sprint(s.calls) != "[https://push.example.org/one]" {
-			t.Error(s.calls)
+		if fmt.Sprint(s.calls()) != "[https://push.example.org/one]" {
+			t.Error(s.calls())
 		}
 		if c := w.Stats(); c.InFlight != 0 || c.Outcomes[Woken] != 1 {
 			t.Errorf("%+v", c)
@@ -144,8 +158,8 @@ func TestWakeCoalesces(t *testing.T) {
 		left(t, w, 1, endpoint)
 		w.Wake(who(1))
 		time.Sleep(time.Minute)
-		if c := w.Stats(); s.count() != 2 || s.most[endpoint] != 1 || c.Coalesced != 99 || c.Outcomes[Woken] != 2 {
-			t.Errorf("%d calls, %d at once: %+v", s.count(), s.most[endpoint], c)
+		if c := w.Stats(); s.count() != 2 || s.atOnce(endpoint) != 1 || c.Coalesced != 99 || c.Outcomes[Woken] != 2 {
+			t.Errorf("%d calls, %d at once: %+v", s.count(), s.atOnce(endpoint), c)
 		}
 		w.Wake(who(1))
 		time.Sleep(time.Minute)
@@ -224,13 +238,18 @@ func TestWakeQueue(t *testing.T) {
 		}
 		time.Sleep(10*time.Second + time.Millisecond) // 20 fast ones, two at a time
 		fast := 0
-		for _, call := range s.calls {
+		for _, call := range s.calls() {
 			if strings.Contains(call, "fast") {
 				fast++
 			}
 		}
-		if fast != 20 || s.most["fast.example.org"] != 2 || s.most["slow.example.org"] != 2 || s.most[""] != 4 {
-			t.Errorf("%d fast ones, at once %v", fast, s.most)
+		for of, want := range map[string]int{"fast.example.org": 2, "slow.example.org": 2, "": 4} {
+			if got := s.atOnce(of); got != want {
+				t.Errorf("of %q %d were under way at once", of, got)
+			}
+		}
+		if fast != 20 {
+			t.Errorf("%d fast ones", fast)
 		}
 		time.Sleep(10 * time.Minute)
 		if c := w.Stats(); c.Outcomes[Failed] != 20 || c.Outcomes[Woken] != 20 || c.InFlight != 0 || c.Waiting != 0 || len(w.queue.lanes) != 0 || w.queue.turns.Len() != 0 {
@@ -307,8 +326,8 @@ func TestGoneOfAnother(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.Wake(who(1))
 		synctest.Wait()
-		if c := w.Stats(); c.Registrations != 1 || s.calls[len(s.calls)-1] != "https://other.example.org/one" {
-			t.Errorf("%+v %v", c, s.calls)
+		if c := w.Stats(); c.Registrations != 1 || s.calls()[s.count()-1] != "https://other.example.org/one" {
+			t.Errorf("%+v %v", c, s.calls())
 		}
 	})
 }
@@ -457,11 +476,11 @@ func TestRegisterRefuses(t *testing.T) {
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, s := wakerFor(t, func(c *Config) { c.MaxInFlight = 1 })
+		s.delay["push.example.org"] = time.Hour
 		for n := range 3 {
 			left(t, w, n, fmt.Sprintf("https://push.example.org/%d", n))
 			w.Wake(who(n))
 		}
-		s.delay["push.example.org"] = time.Hour
 		tested := make(chan error)
 		go func() {
 			_, err := w.Test(t.Context(), who(2))
@@ -494,8 +513,8 @@ func TestSetConfig(t *testing.T) {
 		w.Wake(who(1))
 		w.Wake(who(2))
 		time.Sleep(time.Minute)
-		if c := w.Stats(); c.Registrations != 1 || fmt.Sprint(s.calls) != "[https://a.example.org/]" {
-			t.Errorf("%+v %v", c, s.calls)
+		if c := w.Stats(); c.Registrations != 1 || fmt.Sprint(s.calls()) != "[https://a.example.org/]" {
+			t.Errorf("%+v %v", c, s.calls())
 		}
 		time.Sleep(59*time.Minute - time.Nanosecond)
 		if c := w.Stats(); c.Registrations != 1 {
