@@ -53,7 +53,7 @@ func (d *directory) askNamed(a *asked, c *session, f *wire.Ask, now time.Time) {
 		return
 	}
 	if mirror := d.pending.named[p.mirror()]; mirror != nil {
-		if d.open(a, mirror, c) {
+		if d.open(a, mirror, c, now) {
 			d.knocks.drop(p)
 			d.knocks.drop(p.mirror())
 		}
@@ -100,7 +100,7 @@ func (d *directory) askBlinded(a *asked, c *session, f *wire.Ask, now time.Time)
 		d.count.blindBusy.Add(1)
 		a.fault = wire.FaultBusy
 	case r != nil:
-		if d.open(a, r, c) {
+		if d.open(a, r, c, now) {
 			d.count.blindMatched.Add(1)
 		}
 	case d.pend(a, c, f, now):
@@ -133,7 +133,7 @@ const evictedRetry = 30 * time.Second
 
 // open opens the circuit that c's request completes, unless a cap forbids it:
 // then the other side's request goes on waiting.
-func (d *directory) open(a *asked, r *request, c *session) bool {
+func (d *directory) open(a *asked, r *request, c *session, now time.Time) bool {
 	ct, evicted, limit := d.circuits.open(r, c)
 	if limit != 0 {
 		a.refuse(limit, circuitRetry)
@@ -150,6 +150,7 @@ func (d *directory) open(a *asked, r *request, c *session) bool {
 		m.member.circuits[ct.id] = ct
 	}
 	d.count.circuits.Add(1)
+	d.contacts.met(r.asker, c, now)
 	a.circuit = ct.id
 	a.told = append(a.told, notice{r.asker, wire.CircuitOpen{RequestID: r.id, Circuit: ct.id}, false})
 	d.pending.remove(r)

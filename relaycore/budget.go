@@ -7,9 +7,9 @@ import (
 	"relayedge/admission"
 )
 
-// budget bounds what all sessions together hold of one kind of memory. Its
-// ledger knows what each source holds. Who charges a budget and finds it spent
-// has the heaviest session of the heaviest source go, and waits for nobody: what
+// budget bounds what all sessions and connections of the HTTP API together hold of
+// one kind of memory. Its ledger knows what each source holds. Who charges a budget
+// and finds it spent has the heaviest of them, of the heaviest source, go, and waits for nobody: what
 // that one holds counts no more, although it takes a moment to be freed.
 //
 // What is held can exceed the limit by what is being freed, and by the latest
@@ -34,12 +34,18 @@ func newBudget(limit int, why ending) *budget {
 	return b
 }
 
-// account is what one session holds of a budget, in bytes of capacity. It must
+// bearer is who holds an account: a session, or a connection of the HTTP API.
+type bearer interface {
+	// shed ends it at once, for the budget's sake. It waits for nobody.
+	shed(ending)
+}
+
+// account is what one bearer holds of a budget, in bytes of capacity. It must
 // not be copied. Its methods may race with each other.
 type account struct {
 	// Static.
-	budget  *budget
-	session *session
+	budget *budget
+	bearer bearer
 
 	// Guarded by budget.mu.
 	holding admission.Holding[*account]
@@ -47,9 +53,9 @@ type account struct {
 	off     bool  // written off
 }
 
-// open makes the account one of a session, for which payer pays.
-func (a *account) open(b *budget, c *session, payer source) {
-	a.budget, a.session = b, c
+// open makes the account one of a bearer's, for which payer pays.
+func (a *account) open(b *budget, c bearer, payer source) {
+	a.budget, a.bearer = b, c
 	a.holding = b.ledger.Holding(payer.key(), a)
 }
 
@@ -113,11 +119,11 @@ func (b *budget) sums() (held, counts int64) {
 	return b.held, b.ledger.Held()
 }
 
-// condemn chooses the session that must go for the budget to hold, and writes
-// off what it holds: of the source that holds the most, the session that holds
-// the most. It returns nil where what the sessions hold fits. Beside the ledger
-// it looks at the sessions of that source alone.
-func (b *budget) condemn() *session {
+// condemn chooses the bearer that must go for the budget to hold, and writes
+// off what it holds: of the source that holds the most, the one that holds
+// the most. It returns nil where what they hold fits. Beside the ledger
+// it looks at those of that source alone.
+func (b *budget) condemn() bearer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ledger.Held() <= b.limit.Load() {
@@ -130,7 +136,7 @@ func (b *budget) condemn() *session {
 		}
 	}
 	b.writeOff(pays.Owner)
-	return pays.Owner.session
+	return pays.Owner.bearer
 }
 
 // makeRoom ends sessions, the caller's among them if it is the heaviest, until

@@ -51,7 +51,8 @@ func TestHeaviest(t *testing.T) {
 		if spent := b.spent(); spent != (tc.want >= 0) {
 			t.Errorf("%s: spent is %v", tc.name, spent)
 		}
-		got := slices.Index(sessions, b.condemn())
+		condemned, _ := b.condemn().(*session)
+		got := slices.Index(sessions, condemned)
 		if got != tc.want {
 			t.Errorf("%s: number %d goes, want %d", tc.name, got, tc.want)
 		}
@@ -187,7 +188,7 @@ func BenchmarkCondemn(b *testing.B) {
 		holders(budget, held{source(i % 5000), 1 + rand.IntN(1<<20)})
 	}
 	for b.Loop() {
-		c := budget.condemn()
+		c, _ := budget.condemn().(*session)
 		if c == nil {
 			b.Fatal("nobody pays")
 		}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"relayedge/admission"
 	"relayedge/internal/control"
 	"relayedge/internal/hostport"
 	"relayedge/internal/keyfault"
@@ -16,18 +17,19 @@ import (
 
 // Config is the relay section of the policy. The tags are read by the policy file.
 type Config struct {
-	InProcess             bool           `key:"in_process" default:"false" doc:"relayedge runs the relay in its own process"`
-	Bind                  string         `key:"bind" default:"127.0.0.1:7777" path:"unix" doc:"host:port on loopback, or unix:/path; port 0 takes a free one"`
-	AllowPublic           bool           `key:"allow_public" default:"false" doc:"allow a bind that is not loopback"`
-	ProxyProtocol         bool           `key:"proxy_protocol" default:"false" doc:"a PROXY v2 header is required before anything else"`
-	TrustProxyFrom        []netip.Prefix `key:"trust_proxy_from" default:"[127.0.0.0/8, ::1/128]" doc:"peers whose PROXY header is believed; all others are refused"`
-	RequireChannelBinding bool           `key:"require_channel_binding" default:"true" doc:"with proxy_protocol: a proof of identity must be bound to the client's TLS session"`
-	ChannelBindingTLV     int            `key:"channel_binding_tlv" default:"228" min:"224" max:"239" doc:"type of the channel binding TLV"`
-	DrainSecs             int            `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open sessions get at shutdown; their closes are spread over at most half of it; in process, limits.drain_secs at most"`
-	Limits                Limits         `key:"limits" doc:"the relay's limits"`
-	OfflineQueue          mailbox.Config `key:"offline_queue" doc:"what waits for those who are away"`
-	Metrics               MetricsConfig  `key:"metrics" doc:"the relay's own metrics endpoint, where it runs alone"`
-	Control               ControlConfig  `key:"control" doc:"the relay's own control socket, where it runs alone"`
+	InProcess             bool                          `key:"in_process" default:"false" doc:"relayedge runs the relay in its own process"`
+	Bind                  string                        `key:"bind" default:"127.0.0.1:7777" path:"unix" doc:"host:port on loopback, or unix:/path; port 0 takes a free one"`
+	AllowPublic           bool                          `key:"allow_public" default:"false" doc:"allow a bind that is not loopback"`
+	ProxyProtocol         bool                          `key:"proxy_protocol" default:"false" doc:"a PROXY v2 header is required before anything else"`
+	TrustProxyFrom        []netip.Prefix                `key:"trust_proxy_from" default:"[127.0.0.0/8, ::1/128]" doc:"peers whose PROXY header is believed; all others are refused"`
+	RequireChannelBinding bool                          `key:"require_channel_binding" default:"true" doc:"with proxy_protocol: a proof of identity must be bound to the client's TLS session"`
+	ChannelBindingTLV     int                           `key:"channel_binding_tlv" default:"228" min:"224" max:"239" doc:"type of the channel binding TLV"`
+	DrainSecs             int                           `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open sessions get at shutdown; their closes are spread over at most half of it; in process, limits.drain_secs at most"`
+	Limits                Limits                        `key:"limits" doc:"the relay's limits"`
+	OfflineQueue          mailbox.Config                `key:"offline_queue" doc:"what waits for those who are away"`
+	MessageLimits         admission.MessageLimitsConfig `key:"message_limits" doc:"how many messages the HTTP API takes; the environment variables RATE_LIMIT_MINUTE, _HOUR and _DAY, for all senders GLOBAL_RATE_LIMIT_MINUTE and so on, come before what is written"`
+	Metrics               MetricsConfig                 `key:"metrics" doc:"the relay's own metrics endpoint, where it runs alone"`
+	Control               ControlConfig                 `key:"control" doc:"the relay's own control socket, where it runs alone"`
 }
 
 // MetricsConfig is the metrics section of the relay. It has the fields of
@@ -76,6 +78,7 @@ type Limits struct {
 	MaxIdentities                    int `key:"max_identities" default:"100000" min:"1" max:"10000000" doc:"identities whose bundles are kept, connected or not"`
 	IdentityBudgetBytes              int `key:"identity_budget_bytes" default:"268435456" min:"1048576" max:"68719476736" doc:"memory of identities and their bundles"`
 	IdentityTTLSecs                  int `key:"identity_ttl_secs" default:"2592000" min:"3600" max:"31536000" doc:"time for which an identity that has left is kept"`
+	MaxContacts                      int `key:"max_contacts" default:"200000" min:"1" max:"10000000" doc:"pairs of identities that are remembered to have had a circuit, for identity_ttl_secs after the latest: they are no strangers in each other's mailbox"`
 	OutboundBudgetBytes              int `key:"outbound_budget_bytes" default:"1073741824" min:"16777216" max:"68719476736" doc:"memory of what is queued for all connections; beyond it the heaviest connection of the heaviest source is closed"`
 	BufferBudgetBytes                int `key:"buffer_budget_bytes" default:"536870912" min:"max_message_bytes" max:"68719476736" doc:"memory of what has come of unfinished messages on all connections; beyond it the heaviest connection of the heaviest source is closed"`
 }
@@ -112,12 +115,14 @@ func DefaultConfig() Config {
 			MaxIdentities:                    100000,
 			IdentityBudgetBytes:              256 << 20,
 			IdentityTTLSecs:                  30 * 86400,
+			MaxContacts:                      200000,
 			OutboundBudgetBytes:              1 << 30,
 			BufferBudgetBytes:                512 << 20,
 		},
-		OfflineQueue: mailbox.DefaultConfig(),
-		Metrics:      MetricsConfig{Enabled: true, BindAddr: "127.0.0.1:9091", Namespace: "relaycore"},
-		Control:      ControlConfig{Socket: "/run/relaycore/control.sock"},
+		OfflineQueue:  mailbox.DefaultConfig(),
+		MessageLimits: admission.DefaultMessageLimits(),
+		Metrics:       MetricsConfig{Enabled: true, BindAddr: "127.0.0.1:9091", Namespace: "relaycore"},
+		Control:       ControlConfig{Socket: "/run/relaycore/control.sock"},
 	}
 }
 
@@ -147,6 +152,7 @@ func (c Config) Validate() error {
 	checkRange(&errs, "drain_secs", c.DrainSecs, 0, 3600)
 	c.Limits.check(&errs, "limits.")
 	errs = append(errs, keyfault.Below("offline_queue", c.OfflineQueue.Validate())...)
+	errs = append(errs, keyfault.Below("message_limits", c.MessageLimits.Validate())...)
 	return errors.Join(errs...)
 }
 
@@ -182,6 +188,7 @@ func (l Limits) check(errs *[]error, prefix string) {
 	within("max_identities", l.MaxIdentities, 1, 10000000)
 	within("identity_budget_bytes", l.IdentityBudgetBytes, 1<<20, maxBudget)
 	within("identity_ttl_secs", l.IdentityTTLSecs, 3600, 365*86400)
+	within("max_contacts", l.MaxContacts, 1, 10000000)
 	within("outbound_budget_bytes", l.OutboundBudgetBytes, 16<<20, maxBudget)
 	within("buffer_budget_bytes", l.BufferBudgetBytes, l.MaxMessageBytes, maxBudget)
 }

@@ -10,6 +10,7 @@ import (
 
 	"relayedge/admission"
 	"relayedge/internal/proxyheader"
+	"relayedge/relaycore/api"
 	"relayedge/relaycore/websocket"
 	"relayedge/relaycore/wire"
 )
@@ -24,7 +25,8 @@ const (
 var endpoint = websocket.Endpoint{Path: wire.Path, Subprotocol: wire.Subprotocol}
 
 // connection takes an admitted connection through its PROXY header and its
-// upgrade, and hands it to a session, which then owns nc and the lease.
+// upgrade, and hands it to a session, or to the server of the HTTP API, which then
+// owns nc and the lease.
 func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.Time) {
 	handed, check := false, false
 	who := about{client: peerAddr(nc)}
@@ -64,8 +66,12 @@ func (s *Server) connection(nc net.Conn, lease *admission.Lease, accepted time.T
 			binding = (*[32]byte)(append([]byte(nil), value...))
 		}
 	}
-	rest, ok := s.upgrade(&in, start)
-	if !ok {
+	rest, follows := s.upgrade(&in, start)
+	switch follows {
+	case nothing:
+		return
+	case calls:
+		handed = s.serveAPI(&caller{Conn: nc, server: s, lease: lease, about: who, binding: binding, rest: rest})
 		return
 	}
 	c := s.newSession(nc, lease, who, accepted, binding)
@@ -101,9 +107,18 @@ func (a *arrivals) more() error {
 	return err
 }
 
-// upgrade reads the request and answers it. It returns what came behind the
-// request, and false where no session follows.
-func (s *Server) upgrade(in *arrivals, start time.Time) (rest []byte, ok bool) {
+// follows is what a connection becomes behind its first request's head.
+type follows int
+
+const (
+	nothing follows = iota // it was answered
+	frames                 // of a session
+	calls                  // the HTTP API's, the first of them included
+)
+
+// upgrade reads the request's head and answers it, unless it is for the HTTP API.
+// It returns what is there for who takes over.
+func (s *Server) upgrade(in *arrivals, start time.Time) (rest []byte, next follows) {
 	in.nc.SetReadDeadline(start.Add(headTime))
 	in.nc.SetWriteDeadline(start.Add(upgradeTime))
 	scanned := 0
@@ -115,7 +130,7 @@ func (s *Server) upgrade(in *arrivals, start time.Time) (rest []byte, ok bool) {
 				status = http.StatusBadRequest
 			}
 			s.answer(in.nc, websocket.Response(status, true, time.Now()))
-			return nil, false
+			return nil, nothing
 		}
 		if n > 0 {
 			return s.judge(in, n)
@@ -126,29 +141,32 @@ func (s *Server) upgrade(in *arrivals, start time.Time) (rest []byte, ok bool) {
 				s.count.reject(ReasonHandshakeTimeout)
 				s.answer(in.nc, websocket.Response(http.StatusRequestTimeout, true, time.Now()))
 			}
-			return nil, false
+			return nil, nothing
 		}
 	}
 }
 
 // judge answers the request whose head is n bytes long.
-func (s *Server) judge(in *arrivals, n int) (rest []byte, ok bool) {
+func (s *Server) judge(in *arrivals, n int) (rest []byte, next follows) {
 	a := endpoint.Judge(in.b[:n], time.Now())
+	if a.Decoy && api.Serves(a.Method, a.Path) {
+		return in.b, calls
+	}
 	if !a.Upgraded {
 		if a.Decoy {
 			s.count.decoys.Add(1)
 		}
 		s.answer(in.nc, a.Response)
-		return nil, false
+		return nil, nothing
 	}
 	if _, err := in.nc.Write(a.Response); err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			s.count.reject(ReasonHandshakeTimeout)
 		}
-		return nil, false
+		return nil, nothing
 	}
 	in.nc.SetDeadline(time.Time{})
-	return in.b[n:], true
+	return in.b[n:], frames
 }
 
 // answer writes a response that is the connection's last.

@@ -26,6 +26,7 @@ type directory struct {
 	knocks     knocks
 	askers     askers
 	identities identities
+	contacts   contacts
 	alarm      alarm // of sweep
 }
 
@@ -91,6 +92,7 @@ func newDirectory(cfg Config, sources bool, count *counters, now time.Time) *dir
 		knocks:     newKnocks(cfg.OfflineQueue, sources),
 		askers:     newAskers(sources, now),
 		identities: newIdentities(l),
+		contacts:   newContacts(l),
 	}
 	d.alarm.ring = d.sweep
 	return d
@@ -114,6 +116,7 @@ func (d *directory) bind(cfg Config, now time.Time) {
 	d.circuits.bind(cfg.Limits)
 	d.knocks.bind(cfg.OfflineQueue, now)
 	d.identities.bind(cfg.Limits, now)
+	d.contacts.bind(cfg.Limits, now)
 	d.unlock(now)
 	d.tell(told)
 }
@@ -128,13 +131,14 @@ func (d *directory) lock(now time.Time) (told notices) {
 	d.knocks.expire(now)
 	d.askers.expire(now)
 	d.identities.expire(now)
+	d.contacts.expire(now)
 	return told
 }
 
 // unlock ends a change and sets the alarm for what is due next.
 func (d *directory) unlock(now time.Time) {
 	var first time.Time
-	for _, due := range []time.Time{d.pending.due(), d.circuits.due(), d.knocks.due(), d.askers.due(), d.identities.due()} {
+	for _, due := range []time.Time{d.pending.due(), d.circuits.due(), d.knocks.due(), d.askers.due(), d.identities.due(), d.contacts.due()} {
 		if !due.IsZero() && (first.IsZero() || due.Before(first)) {
 			first = due
 		}
@@ -186,7 +190,32 @@ func (d *directory) join(c *session, f *wire.Publish, now time.Time) (replaced *
 		d.members[id] = c
 	}
 	d.count.identitiesEvicted.Add(uint64(d.identities.publish(id, f.Bundle, f.BundleSignature, c.source)))
+	d.identities.byIdentity[id].signedAt = now
 	return replaced, told, true
+}
+
+// publish stores a bundle that an identity has signed at a time, from a source,
+// without a session of its own. It reports false where that is outdated.
+func (d *directory) publish(id wire.Identity, bundle []byte, signature [64]byte, sentAt time.Time, from source, now time.Time) bool {
+	told := d.lock(now)
+	ok := !d.identities.outdated(id, sentAt)
+	if ok {
+		d.count.identitiesEvicted.Add(uint64(d.identities.publish(id, bundle, signature, from)))
+		d.identities.byIdentity[id].signedAt = sentAt
+		if d.members[id] == nil {
+			d.identities.leave(id, now)
+		}
+	}
+	d.unlock(now)
+	d.tell(told)
+	return ok
+}
+
+// outdated reports whether a newer bundle is there than one of that time.
+func (d *directory) outdated(id wire.Identity, sentAt time.Time) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.identities.outdated(id, sentAt)
 }
 
 // receive lets c have what waits for its identity. It reports false where another
@@ -214,14 +243,17 @@ func (d *directory) waiting(c *session) (k *knock, r *mailbox.Reader) {
 	return d.knocks.next(c.member.identity), c.member.reader
 }
 
-// wake has the connection of an identity, if there is one, look for what waits.
-func (d *directory) wake(id wire.Identity) {
+// wake has the connection of an identity look for what waits. It reports whether
+// there is one that takes it.
+func (d *directory) wake(id wire.Identity) (takes bool) {
 	d.mu.RLock()
 	c := d.members[id]
+	takes = c != nil && c.member.reader != nil
 	d.mu.RUnlock()
 	if c != nil {
 		c.backlog()
 	}
+	return takes
 }
 
 // leave forgets c and its requests, and parts it from its circuits.
@@ -297,8 +329,27 @@ func (d *directory) bundle(id wire.Identity) (bundle []byte, signature [64]byte,
 	return r.bundle, r.signature, true
 }
 
+// known reports whether an identity is connected, or has left a bundle.
+func (d *directory) known(id wire.Identity) bool {
+	d.mu.RLock()
+	connected := d.members[id] != nil
+	d.mu.RUnlock()
+	if connected {
+		return true
+	}
+	_, _, ok := d.bundle(id)
+	return ok
+}
+
+// haveMet reports whether two identities have had a circuit.
+func (d *directory) haveMet(a, b wire.Identity, now time.Time) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.contacts.have(a, b, now)
+}
+
 // directoryStats is how much of everything there is.
-type directoryStats struct{ connected, pending, circuits, knocks, askers, identities int }
+type directoryStats struct{ connected, pending, circuits, knocks, askers, identities, contacts int }
 
 func (d *directory) stats() directoryStats {
 	d.mu.RLock()
@@ -310,5 +361,6 @@ func (d *directory) stats() directoryStats {
 		knocks:     len(d.knocks.byPair),
 		askers:     len(d.askers.byIdentity),
 		identities: len(d.identities.byIdentity),
+		contacts:   len(d.contacts.byPair),
 	}
 }

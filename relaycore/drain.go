@@ -26,6 +26,9 @@ func (s *Server) drain() {
 		}
 	}
 	s.mu.Unlock()
+	// Who asks the HTTP API gets the answer to the request that is under way.
+	s.handover.Close()
+	s.http.SetKeepAlivesEnabled(false)
 	s.log.Info("draining the relay", "sessions", len(sessions), "drain_secs", int(grace/time.Second))
 	ended := make(chan struct{})
 	go func() {
@@ -44,6 +47,7 @@ func (s *Server) drain() {
 		nc.Close()
 	}
 	s.mu.Unlock()
+	s.http.Close()
 	<-ended
 }
 

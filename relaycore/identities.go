@@ -18,7 +18,8 @@ type record struct {
 	identity wire.Identity
 
 	bundle    []byte
-	signature [64]byte // the identity's, over the bundle
+	signature [64]byte  // the identity's, over the bundle
+	signedAt  time.Time // by the identity's clock, or by ours where it came from a session
 	connected bool
 	expires   time.Time // where it is not connected
 
@@ -67,8 +68,15 @@ func (t *identities) bind(l Limits, now time.Time) {
 	}
 }
 
-// publish stores a copy of what a connected identity has published, and returns
-// how many others made room.
+// outdated reports whether what is stored of an identity is newer than that. The
+// second is what a client's time may leave out.
+func (t *identities) outdated(id wire.Identity, signedAt time.Time) bool {
+	r := t.byIdentity[id]
+	return r != nil && signedAt.Unix() < r.signedAt.Unix()
+}
+
+// publish stores a copy of what an identity has published, as that of a connected
+// one, and returns how many others made room.
 func (t *identities) publish(id wire.Identity, bundle []byte, signature [64]byte, from source) (evicted int) {
 	if old := t.byIdentity[id]; old != nil {
 		t.remove(old)

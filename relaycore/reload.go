@@ -47,14 +47,15 @@ type Reload struct {
 }
 
 // Prepare returns what puts cfg in force, and changes nothing. Its error is that
-// of cfg.Validate, or names a key that only a start takes: all but the limits,
-// drain_secs, trust_proxy_from and what is no file of the offline queue.
+// of cfg.Validate, or names a key that only a start takes: all but the limits, those
+// of messages too, drain_secs, trust_proxy_from and what is no file of the offline queue.
 func (s *Server) Prepare(cfg Config) (*Reload, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	fixed := cfg
 	fixed.Limits, fixed.DrainSecs, fixed.TrustProxyFrom = s.start.Limits, s.start.DrainSecs, s.start.TrustProxyFrom
+	fixed.MessageLimits = s.start.MessageLimits
 	fixed.Metrics, fixed.Control = s.start.Metrics, s.start.Control // which are the caller's
 	fixed.OfflineQueue.TTLSecs, fixed.OfflineQueue.KnockBudgetBytes = s.start.OfflineQueue.TTLSecs, s.start.OfflineQueue.KnockBudgetBytes
 	was, is := reflect.ValueOf(s.start), reflect.ValueOf(fixed)
@@ -78,6 +79,10 @@ func (r *Reload) Apply() {
 	if err := s.gate.SetLimits(gateLimits(l)); err != nil {
 		panic("relaycore: limits that Validate let pass: " + err.Error())
 	}
+	if err := s.limits.SetLimits(r.cfg.MessageLimits); err != nil {
+		panic("relaycore: message limits that Validate let pass: " + err.Error())
+	}
+	s.throttle.SetLimit(int64(r.cfg.MessageLimits.UnprovenPerHostMinute))
 	s.inForce.Store(r.next)
 	s.outboundBudget.limit.Store(int64(l.OutboundBudgetBytes))
 	s.bufferBudget.limit.Store(int64(l.BufferBudgetBytes))

@@ -1,12 +1,14 @@
 package relaycore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"runtime/debug"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/relaycore/api"
 )
 
 // Server is a relay. Make it with NewServer.
@@ -28,6 +31,13 @@ type Server struct {
 	count   counters
 	sources sources
 	lingers slots
+
+	// Of the HTTP API.
+	api      *api.Handler
+	limits   MessageLimits
+	throttle *admission.Throttle
+	handover *handover
+	http     *http.Server
 
 	inForce atomic.Pointer[settings] // swapped by a reload
 
@@ -45,10 +55,35 @@ type Server struct {
 // maxLingers is how many ended sessions wait for their clients to close.
 const maxLingers = 256
 
+// MessageLimits are the message limits, wherever they are kept.
+type MessageLimits interface {
+	admission.Messages
+	// SetLimits changes the limits. What was counted stays.
+	SetLimits(admission.MessageLimitsConfig) error
+}
+
+// Options are what a relay is given beside its config. The zero Options are for
+// one that stands alone.
+type Options struct {
+	// Guard is what every request to the HTTP API passes before anything else: the
+	// request limit. The requests' RemoteAddr is the client's address, with port 0,
+	// or empty for a client without one. nil: none.
+	Guard func(http.Handler) http.Handler
+	// Messages keeps the message limits; nil: they are kept in memory.
+	Messages MessageLimits
+	// Keys makes the keys by which they are kept; nil: its secret is the process's own.
+	Keys *admission.KeyMaker
+}
+
 // NewServer returns a relay with the settings cfg. It opens the mailbox file, if
 // cfg names one. The error is cfg.Validate's, or says what is wrong with that file
 // or its key.
 func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
+	return NewServerWith(cfg, Options{}, log)
+}
+
+// NewServerWith is NewServer for a relay that is given more than its config.
+func NewServerWith(cfg Config, o Options, log *slog.Logger) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -58,11 +93,18 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits := o.Messages
+	if limits == nil {
+		if limits, err = admission.NewMessageLimits(cfg.MessageLimits, admission.MessageLengths{}); err != nil {
+			return nil, err
+		}
+	}
 	s := &Server{
-		start: cfg,
-		log:   log,
-		gate:  gate,
-		bound: cfg.ProxyProtocol && cfg.RequireChannelBinding,
+		start:  cfg,
+		log:    log,
+		gate:   gate,
+		limits: limits,
+		bound:  cfg.ProxyProtocol && cfg.RequireChannelBinding,
 		sources: sources{
 			known:    cfg.ProxyProtocol || l.MaxConnectionsPerIP > 0,
 			key:      maphash.MakeSeed(),
@@ -80,6 +122,10 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 	if s.mail, err = openMail(cfg, s.sources.known, log, now); err != nil {
 		return nil, err
 	}
+	s.handover = newHandover()
+	s.http = s.newHTTPServer(o.Guard)
+	s.throttle = admission.NewThrottle(int64(cfg.MessageLimits.UnprovenPerHostMinute))
+	s.api = api.New(api.Options{Relay: apiRelay{s}, Messages: s.limits, Throttle: s.throttle, Keys: cmp.Or(o.Keys, admission.NewKeyMaker(nil))})
 	return s, nil
 }
 
@@ -100,6 +146,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		l.MaxConnections, l.MaxConnectionsPerIP, l.RateLimitBPS, l.MaxMessageBytes, l.ConnectionTimeoutSecs))
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
 	defer stop()
+	s.running.Go(func() { s.http.Serve(s.handover) }) // until the drain closes it
 	err := s.accept(ctx, ln)
 	ln.Close()
 	s.drain()

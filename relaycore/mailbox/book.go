@@ -134,19 +134,36 @@ func (b *book) admit(m *Message, now time.Time) (it *item, known bool, refused *
 	if it := b.find(m); it != nil {
 		return it, true, nil
 	}
-	source := m.Source
-	if !b.limits.Sources {
-		source = netip.Prefix{}
-	}
-	it = &item{
-		at: at, sender: m.Sender, id: m.ID, size: len(m.Payload), contact: m.Contact,
-		source: b.sourceKey(source), holding: b.shares.Holding(source, struct{}{}),
-	}
+	it = b.item(m, at)
 	if limit, full := b.full(b.boxes.rows[m.Recipient], it); full {
 		return nil, false, b.refuse(limit, b.boxes.rows[m.Recipient])
 	}
 	b.link(&m.Recipient, it)
 	return it, false, nil
+}
+
+// item is m, in no box yet.
+func (b *book) item(m *Message, at time.Duration) *item {
+	source := m.Source
+	if !b.limits.Sources {
+		source = netip.Prefix{}
+	}
+	return &item{
+		at: at, sender: m.Sender, id: m.ID, size: len(m.Payload), contact: m.Contact,
+		source: b.sourceKey(source), holding: b.shares.Holding(source, struct{}{}),
+	}
+}
+
+// refuses is admit without taking in.
+func (b *book) refuses(m *Message, now time.Time) *Refusal {
+	at := b.pass(now)
+	if b.find(m) != nil {
+		return nil
+	}
+	if limit, full := b.full(b.boxes.rows[m.Recipient], b.item(m, at)); full {
+		return b.refuse(limit, b.boxes.rows[m.Recipient])
+	}
+	return nil
 }
 
 // full reports which limit keeps it from being taken into bx, which may be nil.

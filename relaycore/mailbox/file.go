@@ -329,6 +329,17 @@ func (f *File) Put(m Message, now time.Time) error {
 	return b.err
 }
 
+// Refuses implements [Store]. That the file takes nothing at present it does know.
+func (f *File) Refuses(m Message, now time.Time) *Refusal {
+	m.Source = f.sealer.pseudonym(m.Source)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stuck != nil {
+		return f.storageRefusal(f.stuck)
+	}
+	return f.book.refuses(&m, now)
+}
+
 // enqueue admits m and returns the batch to wait for, nil if there is none.
 func (f *File) enqueue(m *Message, now time.Time) (*batch, error) {
 	f.mu.Lock()

@@ -39,6 +39,13 @@ func (s *Memory) Put(m Message, now time.Time) error {
 	return nil
 }
 
+// Refuses implements [Store].
+func (s *Memory) Refuses(m Message, now time.Time) *Refusal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.book.refuses(&m, now)
+}
+
 // Read implements [Store].
 func (s *Memory) Read(recipient wire.Identity, after uint64, n, size int, now time.Time) ([]Held, error) {
 	s.mu.Lock()

@@ -40,6 +40,11 @@ type Store interface {
 	// error is a *Refusal, or ErrClosed, and nothing of m is left.
 	Put(m Message, now time.Time) error
 
+	// Refuses returns, and counts, the refusal that Put would have for m at this
+	// moment, or nil: for those who charge for a message before it is put. It waits
+	// for nothing, so it does not know what the disk will say.
+	Refuses(m Message, now time.Time) *Refusal
+
 	// Read returns the messages for recipient behind the place after, in order,
 	// at most n of them and, the first one aside, at most size bytes of payload.
 	// It is for those who have no reader. What was read can be acknowledged.

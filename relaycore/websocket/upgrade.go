@@ -68,6 +68,9 @@ type Answer struct {
 	Response []byte
 	Upgraded bool // 101: frames follow
 	Decoy    bool // the request was no upgrade for the endpoint
+	// What a decoy asked for. The path is empty where it was spelled in another way
+	// than paths are.
+	Method, Path string
 }
 
 // Judge answers the request whose head, blank line included, is given. now is
@@ -82,7 +85,11 @@ func (e Endpoint) Judge(head []byte, now time.Time) Answer {
 		return refuse(http.StatusBadRequest)
 	}
 	if r.URL.Path != e.Path || r.URL.RawPath != "" || !hasToken(r.Header["Upgrade"], "websocket") {
-		return Answer{Response: Response(http.StatusNotFound, r.Method != http.MethodHead, now), Decoy: true}
+		a := Answer{Response: Response(http.StatusNotFound, r.Method != http.MethodHead, now), Decoy: true, Method: r.Method}
+		if r.URL.RawPath == "" {
+			a.Path = r.URL.Path
+		}
+		return a
 	}
 	if r.Method != http.MethodGet || r.ProtoMajor != 1 || r.ProtoMinor != 1 ||
 		r.ContentLength != 0 || len(r.TransferEncoding) > 0 ||
@@ -126,7 +133,7 @@ func switching(key, subprotocol string) []byte {
 // Response is a whole HTTP response of the status, after which the connection closes.
 func Response(status int, body bool, now time.Time) []byte {
 	text := http.StatusText(status)
-	content := fmt.Sprintf("<html>\n<head><title>%d %s</title></head>\n<body>\n<h1>%[2]s</h1>\n</body>\n</html>\n", status, text)
+	content := Page(status)
 	extra := ""
 	if status == http.StatusUpgradeRequired {
 		extra = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -137,6 +144,11 @@ func Response(status int, body bool, now time.Time) []byte {
 		return []byte(head)
 	}
 	return []byte(head + content)
+}
+
+// Page is the content of a Response.
+func Page(status int) string {
+	return fmt.Sprintf("<html>\n<head><title>%d %s</title></head>\n<body>\n<h1>%[2]s</h1>\n</body>\n</html>\n", status, http.StatusText(status))
 }
 
 // ambiguous reports a head that two parsers could read in two ways: a line that
