@@ -17,6 +17,7 @@ import (
 
 	"relayedge/admission"
 	"relayedge/relaycore/api"
+	"relayedge/relaycore/push"
 )
 
 // Server is a relay. Make it with NewServer.
@@ -37,6 +38,8 @@ type Server struct {
 	limits   MessageLimits
 	throttle *admission.Throttle
 	handover *handover
+	push     *push.Waker
+	budget   PushBudget
 	http     *http.Server
 
 	inForce atomic.Pointer[settings] // swapped by a reload
@@ -62,6 +65,13 @@ type MessageLimits interface {
 	SetLimits(admission.MessageLimitsConfig) error
 }
 
+// PushBudget is how many wake-ups the push registrations have, wherever that is kept.
+type PushBudget interface {
+	admission.Windows
+	// SetLimit changes the limit and the length of all windows. What was counted stays.
+	SetLimit(limit int64, window time.Duration)
+}
+
 // Options are what a relay is given beside its config. The zero Options are for
 // one that stands alone.
 type Options struct {
@@ -71,7 +81,9 @@ type Options struct {
 	Guard func(http.Handler) http.Handler
 	// Messages keeps the message limits; nil: they are kept in memory.
 	Messages MessageLimits
-	// Keys makes the keys by which they are kept; nil: its secret is the process's own.
+	// PushBudget keeps the budgets of push registrations; nil: they are kept in memory.
+	PushBudget PushBudget
+	// Keys makes the keys by which all that is kept; nil: its secret is the process's own.
 	Keys *admission.KeyMaker
 }
 
@@ -125,13 +137,19 @@ func NewServerWith(cfg Config, o Options, log *slog.Logger) (*Server, error) {
 	s.handover = newHandover()
 	s.http = s.newHTTPServer(o.Guard)
 	s.throttle = admission.NewThrottle(int64(cfg.MessageLimits.UnprovenPerHostMinute))
-	s.api = api.New(api.Options{Relay: apiRelay{s}, Messages: s.limits, Throttle: s.throttle, Keys: cmp.Or(o.Keys, admission.NewKeyMaker(nil))})
+	keys := cmp.Or(o.Keys, admission.NewKeyMaker(nil))
+	if s.budget = o.PushBudget; s.budget == nil {
+		s.budget = admission.NewFixedWindows(int64(cfg.Push.BudgetPerHour), push.BudgetWindow)
+	}
+	s.push = push.New(cfg.Push, push.Options{Budget: s.budget, Keys: keys, Embedded: s.sources.embedded})
+	s.api = api.New(api.Options{Relay: apiRelay{s}, Messages: s.limits, Throttle: s.throttle, Keys: keys, Push: s.push})
 	return s, nil
 }
 
 // Close gives back what NewServer has opened. Serve does so at its end; Close is
 // for a relay that was never served, and does no harm to another that has ended.
 func (s *Server) Close() {
+	s.push.Close()
 	s.dir.close()
 	s.mail.close()
 }

@@ -22,17 +22,17 @@ import (
 // Claim is what a request says of itself: that the identity has signed Text.
 type Claim struct {
 	Identity  wire.Identity
-	SentAt    string // the text that is signed
+	At        time.Time // when it says that it has
 	Text      []byte
-	Signature []byte
+	Signature []byte // 64 bytes
 }
 
 // Handler answers the three requests about registrations: PUT /push, DELETE /push
 // and POST /push/test.
 type Handler struct {
 	Waker *Waker
-	// Prove judges a claim: the limits of whom it speaks for, the freshness of
-	// SentAt and the signature. Where it reports false it has answered.
+	// Prove judges a claim: the limits of whom it speaks for, the freshness of At
+	// and the signature. Where it reports false it has answered.
 	Prove func(http.ResponseWriter, *http.Request, Claim) bool
 	// Source returns whose share a registration is kept in.
 	Source func(*http.Request) netip.Prefix
@@ -160,7 +160,7 @@ func (h *Handler) proven(w http.ResponseWriter, r *http.Request, text func(wire.
 	if err != nil || len(signature) != 64 {
 		return bad("signature must be 64 bytes in padded base64")
 	}
-	claim := Claim{Identity: p.identity, SentAt: p.SentAt, Text: text(p.identity, p.request), Signature: signature}
+	claim := Claim{Identity: p.identity, At: at, Text: text(p.identity, p.request), Signature: signature}
 	return p, at, h.Prove(w, r, claim)
 }
 

@@ -88,7 +88,7 @@ func TestHandler(t *testing.T) {
 		if got.Code != 200 || len(fmt.Sprint(answer["registration"])) != 32 || !expires.Equal(time.Now().Add(30*24*time.Hour)) {
 			t.Fatalf("%d %v", got.Code, answer)
 		}
-		if c := r.claims[0]; c.Identity != own || c.SentAt != sentAt || !bytes.Equal(c.Text, wire.PushText(own, endpoint, sentAt)) {
+		if c := r.claims[0]; c.Identity != own || c.At.Format(time.RFC3339) != sentAt || !bytes.Equal(c.Text, wire.PushText(own, endpoint, sentAt)) {
 			t.Errorf("%+v", c)
 		}
 		test := object("", sentAt, signed(wire.PushTestText(own, sentAt)))
