@@ -13,8 +13,8 @@ import (
 const (
 	// settled is how long a session lasts that was no failure.
 	settled = time.Minute
-	// longestPause is the longest wait between two sessions.
-	longestPause = time.Minute
+	// longestPause is the longest wait between two sessions, jitter aside.
+	longestPause = 40 * time.Second
 	// authPause lets the relay forget that the client proved itself too often.
 	authPause = 10 * time.Second
 	// farewell is how long a lost session is read for the relay's close frame.
@@ -60,7 +60,8 @@ func hold(ctx context.Context, url string, o Options, use func(context.Context, 
 	return s.end(ctx), true
 }
 
-// between is the wait after so many sessions that were lost in a row.
+// between is the wait after so many sessions that were lost in a row: 1, 2, 4 …
+// seconds, and up to half as much again.
 func between(err error, failures int) time.Duration {
 	if e, ok := errors.AsType[*UpgradeError](err); ok && e.RetryAfter > 0 {
 		return jittered(min(e.RetryAfter, longestWait))
@@ -69,7 +70,7 @@ func between(err error, failures int) time.Duration {
 	if e, ok := errors.AsType[websocket.CloseError](err); ok && e.Reason == authRate {
 		wait = max(wait, authPause)
 	}
-	return wait/2 + mathrand.N(wait/2+1) + min(wait, authPause)/2
+	return wait + mathrand.N(wait/2+1)
 }
 
 // note keeps what has failed first, and the relay's close frame in its place: a

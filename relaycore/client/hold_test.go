@@ -140,8 +140,8 @@ func TestHoldEnds(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, refused) || time.Since(began) != 10*time.Minute {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
-		// 1, 2, 4 … 32 s, then a minute each, and up to a half of ten seconds more.
-		if dials < 14 || dials > 24 {
+		// 63 to 94.5 s for the first six waits, then 40 to 60 s each.
+		if dials < 15 || dials > 20 {
 			t.Errorf("%d attempts in ten minutes", dials)
 		}
 	})

@@ -72,6 +72,9 @@ func NewMail(base string, key ed25519.PrivateKey, o MailOptions) (*Mail, error) 
 	if len(key) != ed25519.PrivateKeySize {
 		return nil, errors.New("the key is no Ed25519 private key")
 	}
+	if !isWord(o.ServiceKey, len(o.ServiceKey)) {
+		return nil, errors.New("the service key has other bytes than printable ASCII without spaces")
+	}
 	retries := maxRetries
 	if o.MaxRetries != nil {
 		retries = *o.MaxRetries
@@ -307,6 +310,19 @@ func (n *name) UnmarshalText(text []byte) error {
 	return err
 }
 
+// maxIdempotencyKey is the longest Idempotency-Key that relays take, in bytes.
+const maxIdempotencyKey = 255
+
+// isWord reports whether s can be sent in a header as it is.
+func isWord(s string, most int) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return len(s) <= most
+}
+
 // moment is the present as sent_at has it.
 func moment() string { return time.Now().UTC().Format("2006-01-02T15:04:05.000Z") }
 
@@ -323,6 +339,9 @@ func (m *Mail) write(ctx context.Context, method, path, key string, object any) 
 	}
 	if key == "" {
 		key = rand.Text()
+	}
+	if !isWord(key, maxIdempotencyKey) {
+		return nil, fmt.Errorf("an Idempotency-Key is at most %d printable ASCII bytes without spaces", maxIdempotencyKey)
 	}
 	return m.patience.do(ctx, maxSmallAnswer, m.request(method, path, content, http.Header{
 		"Content-Type": {"application/json"}, "Idempotency-Key": {key},

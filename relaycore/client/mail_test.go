@@ -278,6 +278,21 @@ func TestNewMail(t *testing.T) {
 			t.Errorf("%s: %v", base, err)
 		}
 	}
+	for _, key := range []string{"a b", "a\r\nHost: b", "\x00", "ü"} {
+		if _, err := NewMail("https://a.example", testKey, MailOptions{ServiceKey: key}); err == nil || strings.Contains(err.Error(), key) {
+			t.Errorf("the service key %q: %v", key, err)
+		}
+		m, r := mailTo(t, MailOptions{}, says(`{}`))
+		if _, err := m.Send(t.Context(), Letter{IdempotencyKey: key}); err == nil || len(r.got) != 0 {
+			t.Errorf("the Idempotency-Key %q: %v", key, err)
+		}
+	}
+	for n, ok := range map[int]bool{255: true, 256: false} {
+		m, _ := mailTo(t, MailOptions{}, says(`{}`))
+		if _, err := m.Send(t.Context(), Letter{IdempotencyKey: strings.Repeat("k", n)}); (err == nil) != ok {
+			t.Errorf("an Idempotency-Key of %d bytes: %v", n, err)
+		}
+	}
 	if _, err := NewMail("https://a.example", testKey[:10], MailOptions{}); err == nil {
 		t.Error("half a key")
 	}
