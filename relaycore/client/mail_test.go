@@ -254,7 +254,7 @@ func TestMailLimits(t *testing.T) {
 	if len(r.got) != 0 {
 		t.Fatal(r.got)
 	}
-	m, r = mailTo(t, MailOptions{}, says(`{}`), says(`{}`))
+	m, _ = mailTo(t, MailOptions{}, says(`{}`), says(`{}`))
 	if _, err := m.Send(t.Context(), Letter{Body: make([]byte, wire.MaxBody)}); err != nil {
 		t.Error(err)
 	}

@@ -499,6 +499,24 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// What waits flies as soon as a reload gives it room.
+func TestSetConfigGivesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := wakerFor(t, func(c *Config) { c.MaxInFlight = 1 })
+		for n := range 3 {
+			left(t, w, n, fmt.Sprintf("https://push%d.example.org/", n))
+			w.Wake(who(n))
+		}
+		cfg := w.cfg
+		cfg.MaxInFlight = 3
+		w.SetConfig(cfg)
+		synctest.Wait()
+		if s.count() != 3 {
+			t.Errorf("%d calls", s.count())
+		}
+	})
+}
+
 // A reload: hosts that are not allowed any longer are forgotten, a shorter life
 // counts from now, and with enabled: false there is nothing.
 func TestSetConfig(t *testing.T) {
