@@ -89,6 +89,35 @@
 // [Handshakes] are such a thing: places for TLS handshakes, which a newcomer may
 // take from a heavier source at once, and from an equal one after a second.
 //
+// # Rates of requests and messages
+//
+// A [Decision] is what every rate limiter answers, and a [Key] whom it counts for:
+// a keyed hash that a [KeyMaker] makes. [Windows] and [Messages] are what a store of
+// counts has to do, in memory or wherever several processes share it.
+//
+//   - [FixedWindows] are Windows in memory: requests of a credential or a host, or
+//     what a provider allows an hour.
+//   - [MessageLimits] are Messages in memory: a sender's minute, hour and day, and
+//     those of all senders, on which public reads draw by shares.
+//   - [Throttle] holds each host to so many units a minute, and takes one back once
+//     it proves to have been honest: requests in the name of a sender that nothing
+//     has proven yet.
+//   - [Credentials] knows which credentials were seen, and lets a host bring so many
+//     new ones.
+//
+// A message is decided in this order, and whatever refuses it spends nothing:
+// [MessageLimits.Peek] at the sender it claims, [Throttle.Take] of its host, the
+// proof of the sender and [Throttle.Return], [MessageLimits.Take]. So nobody can
+// spend another's allowance by claiming its name, and what fails to prove itself
+// costs its host.
+//
+// All of them are bounded tables without a timer. A row lives while it counts and
+// is never given up for another; a refusal makes none. Keys that find a table full
+// share a few rows of the same limit, so that whoever fills a table with invented
+// keys frees nobody from a limit, and shuts nobody out. Time is the monotonic
+// reading of what the caller gives, so that a stepped wall clock neither locks out
+// nor refills; what the client is told as a time follows the wall clock.
+//
 // # What the gate keeps
 //
 // One table of hosts and one of sites. A row holds a 128-bit hash of its key,

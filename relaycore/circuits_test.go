@@ -107,7 +107,7 @@ func TestReplaced(t *testing.T) {
 		if got := want[wire.CircuitClosed](b); got.Circuit != circuit || got.Reason != wire.EndedLeft {
 			t.Fatalf("%+v", got)
 		}
-		if st := w.s.dir.stats(); st != (directoryStats{connected: 2, identities: 2, askers: 1, knocks: 1}) {
+		if st := w.s.dir.stats(); st != (directoryStats{connected: 2, identities: 2, askers: 1, knocks: 1, contacts: 1}) {
 			t.Fatalf("%+v", st)
 		}
 		w.pairUp(newer, b)

@@ -28,7 +28,7 @@ type Config struct {
 	DrainSecs             int                           `key:"drain_secs" default:"30" min:"0" max:"3600" doc:"time open sessions get at shutdown; their closes are spread over at most half of it; in process, limits.drain_secs at most"`
 	Limits                Limits                        `key:"limits" doc:"the relay's limits"`
 	OfflineQueue          mailbox.Config                `key:"offline_queue" doc:"what waits for those who are away"`
-	MessageLimits         admission.MessageLimitsConfig `key:"message_limits" doc:"how many messages the HTTP API takes; the environment variables RATE_LIMIT_MINUTE, _HOUR and _DAY, for all senders GLOBAL_RATE_LIMIT_MINUTE and so on, come before what is written"`
+	MessageLimits         admission.MessageLimitsConfig `key:"message_limits" doc:"how many messages the HTTP API takes; the environment comes before what is written"`
 	Push                  push.Config                   `key:"push" doc:"waking clients that are away"`
 	Metrics               MetricsConfig                 `key:"metrics" doc:"the relay's own metrics endpoint, where it runs alone"`
 	Control               ControlConfig                 `key:"control" doc:"the relay's own control socket, where it runs alone"`
@@ -80,7 +80,7 @@ type Limits struct {
 	MaxIdentities                    int `key:"max_identities" default:"100000" min:"1" max:"10000000" doc:"identities whose bundles are kept, connected or not"`
 	IdentityBudgetBytes              int `key:"identity_budget_bytes" default:"268435456" min:"1048576" max:"68719476736" doc:"memory of identities and their bundles"`
 	IdentityTTLSecs                  int `key:"identity_ttl_secs" default:"2592000" min:"3600" max:"31536000" doc:"time for which an identity that has left is kept"`
-	MaxContacts                      int `key:"max_contacts" default:"200000" min:"1" max:"10000000" doc:"pairs of identities that are remembered to have had a circuit, for identity_ttl_secs after the latest: they are no strangers in each other's mailbox"`
+	MaxContacts                      int `key:"max_contacts" default:"200000" min:"1" max:"10000000" doc:"pairs of identities that are remembered to have had a circuit: they are no strangers in each other's mailbox"`
 	OutboundBudgetBytes              int `key:"outbound_budget_bytes" default:"1073741824" min:"16777216" max:"68719476736" doc:"memory of what is queued for all connections; beyond it the heaviest connection of the heaviest source is closed"`
 	BufferBudgetBytes                int `key:"buffer_budget_bytes" default:"536870912" min:"max_message_bytes" max:"68719476736" doc:"memory of what has come of unfinished messages on all connections; beyond it the heaviest connection of the heaviest source is closed"`
 }

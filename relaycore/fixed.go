@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"relayedge/relaycore/api"
 	"relayedge/relaycore/mailbox"
 	"relayedge/relaycore/websocket"
 	"relayedge/relaycore/wire"
@@ -56,6 +57,13 @@ func FixedLimits() []FixedLimit {
 		{"Askers that are remembered", fmt.Sprintf("%d, of one source 1/%d", maxAskers, sourceShare), "the oldest of a heavier source makes room; where there is none, the request waits without its knock", ReasonKnockQuota},
 		{"Bundle of an identity", fmt.Sprintf("%d bytes", wire.MaxBundle), "the connection is closed", ""},
 		{"Message ids in one ACK", fmt.Sprint(wire.MaxAckIDs), "the connection is closed", ""},
+		{"Body of a request to the HTTP API", fmt.Sprintf("%d bytes with a message in it, %d without; a message %d, a bundle %d", api.MaxMessageBody, api.MaxOtherBody, wire.MaxBody, wire.MaxBundle), "413", ""},
+		{"Request to the HTTP API", times(requestTime) + " for all of it; " + times(pauseTime) + " from an answer to the next one", "the connection is closed", ""},
+		{"Answer of the HTTP API", times(replyTime) + " for it to be taken", "the connection is closed", ""},
+		{"Messages in one answer", fmt.Sprintf("%d, and %d bytes unless the first is longer", api.FetchMessages, api.FetchBytes), "the rest is for another request", ""},
+		{"Age of sent_at", times(api.Freshness) + " either way", "401", ""},
+		{"Life of a challenge", times(api.ChallengeLife), "401", ""},
+		{"Answers that are kept for who asks again", fmt.Sprintf("%d and %d MiB, %s each", api.MostAnswers, api.AnswerBudget>>20, times(api.AnswerLife)), "the heaviest source's oldest is forgotten", ""},
 		{"Ended sessions that wait for their clients to close", fmt.Sprintf("%d, %s each", maxLingers, times(lastWords)), "others are cut behind their close frame", ""},
 	}
 }

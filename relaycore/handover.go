@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/admission/httpguard"
 	"relayedge/relaycore/api"
 	"relayedge/relaycore/websocket"
 )
@@ -29,7 +30,7 @@ const (
 // many forms until it is dealt with. A test measures both.
 const (
 	callerCost = 24 << 10
-	bodyCost  = 5
+	bodyCost   = 5
 )
 
 // handover is where connections that call the HTTP API change hands: from the
@@ -166,14 +167,13 @@ func (a *caller) RemoteAddr() net.Addr {
 
 type callerKey struct{}
 
+// callerOf is the connection of a request.
+func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(*caller) }
+
 // newHTTPServer returns the server of those connections.
-func (s *Server) newHTTPServer(guard func(http.Handler) http.Handler) *http.Server {
-	handler := http.Handler(http.HandlerFunc(s.serveRoute))
-	if guard != nil {
-		handler = guard(handler)
-	}
+func (s *Server) newHTTPServer() *http.Server {
 	return &http.Server{
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.contained(handler, w, r) }),
+		Handler:           http.HandlerFunc(s.contained),
 		ReadHeaderTimeout: headTime,
 		ReadTimeout:       requestTime,
 		WriteTimeout:      replyTime,
@@ -193,9 +193,27 @@ func (s *Server) newHTTPServer(guard func(http.Handler) http.Handler) *http.Serv
 	}
 }
 
+// newGuard returns the request limit.
+func (s *Server) newGuard(o Options, keys *admission.KeyMaker) (*httpguard.Guard, error) {
+	cfg := httpguard.DefaultConfig()
+	if o.RequestLimits != nil {
+		cfg = *o.RequestLimits
+	}
+	return httpguard.New(cfg, httpguard.Options{
+		Windows: o.RequestWindows, Keys: keys, Embedded: s.sources.embedded,
+		Addr:      func(r *http.Request) netip.Addr { return callerOf(r).about.client },
+		RequestID: func(r *http.Request) string { return callerOf(r).about.id },
+		Refused:   func(admission.Decision) { s.count.overRequests.Add(1) },
+	})
+}
+
+// SetRequestLimits puts other request limits in force. What was counted stays. Its
+// error is c.Validate's.
+func (s *Server) SetRequestLimits(c httpguard.Config) error { return s.guard.SetConfig(c) }
+
 // contained serves one request. A fault in it ends its connection alone.
-func (s *Server) contained(next http.Handler, w http.ResponseWriter, r *http.Request) {
-	a := r.Context().Value(callerKey{}).(*caller)
+func (s *Server) contained(w http.ResponseWriter, r *http.Request) {
+	a := callerOf(r)
 	defer func() {
 		if fault := recover(); fault != nil {
 			if fault != http.ErrAbortHandler {
@@ -208,7 +226,7 @@ func (s *Server) contained(next http.Handler, w http.ResponseWriter, r *http.Req
 	body := &chargedBody{ReadCloser: r.Body, caller: a}
 	defer body.giveBack()
 	r.Body = body
-	next.ServeHTTP(chargedReply{w, a}, r)
+	s.routes.ServeHTTP(chargedReply{w, a}, r)
 }
 
 // serveRoute answers a request: the API's, an upgrade on a connection that has
@@ -233,7 +251,7 @@ func (s *Server) serveRoute(w http.ResponseWriter, r *http.Request) {
 // upgradeCaller makes a session of a connection that has called the API: clients
 // that keep connections send an upgrade on one of them.
 func (s *Server) upgradeCaller(w http.ResponseWriter, r *http.Request) {
-	a := r.Context().Value(callerKey{}).(*caller)
+	a := callerOf(r)
 	now := time.Now()
 	answer := endpoint.Judge(headOf(r), now)
 	if answer.Decoy {
@@ -294,7 +312,7 @@ func headOf(r *http.Request) []byte {
 // has been dealt with.
 type chargedBody struct {
 	io.ReadCloser
-	caller   *caller
+	caller  *caller
 	charged int
 }
 

@@ -49,6 +49,17 @@ func bubble(t *testing.T, change func(*Config), f func(t *testing.T, w *world)) 
 
 func bubbleBehind(t *testing.T, fr front, change func(*Config), f func(t *testing.T, w *world)) {
 	t.Helper()
+	bubbleWith(t, fr, nil, change, f)
+}
+
+// bubbleServing is bubble for a relay that serves HTTP by what wrap makes of its routes.
+func bubbleServing(t *testing.T, wrap func(http.Handler) http.Handler, f func(t *testing.T, w *world)) {
+	t.Helper()
+	bubbleWith(t, headerFront, wrap, nil, f)
+}
+
+func bubbleWith(t *testing.T, fr front, wrap func(http.Handler) http.Handler, change func(*Config), f func(t *testing.T, w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.DrainSecs = 2
@@ -62,6 +73,9 @@ func bubbleBehind(t *testing.T, fr front, change func(*Config), f func(t *testin
 		s, err := NewServer(cfg, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if wrap != nil {
+			s.routes = wrap(s.routes)
 		}
 		w := &world{t: t, s: s, ln: memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777")), log: &log}
 		if fr.edge {

@@ -36,6 +36,9 @@ func (w *world) kept() {
 	if a := &d.askers; a.line.n != len(a.byIdentity) || int(a.shares.Held()) != len(a.byIdentity) {
 		w.t.Errorf("%d askers: %d in line, shares of %d", len(a.byIdentity), a.line.n, a.shares.Held())
 	}
+	if c := &d.contacts; c.line.n != len(c.byPair) || int(c.shares.Held()) != 2*len(c.byPair) {
+		w.t.Errorf("%d contacts: %d in line, shares of %d", len(c.byPair), c.line.n, c.shares.Held())
+	}
 	i := &d.identities
 	size, connected := 0, 0
 	for _, r := range i.byIdentity {

@@ -71,6 +71,7 @@ func (s *Server) Families() []telemetry.Family {
 		counter("api_replays_total", "Answers of the HTTP API that were given again.", &s.api.Counts.Replayed),
 		counter("api_limited_total", "Requests to the HTTP API that a message limit has refused.", &s.api.Counts.Limited),
 		counter("api_unproven_total", "Requests to the HTTP API whose signature or nonce did not hold.", &s.api.Counts.Unproven),
+		counter("api_over_request_limit_total", "Requests that the request limit has refused.", &c.overRequests),
 		gauge("api_answers", "Answers of the HTTP API that are kept for those who ask again.", func() int { n, _ := s.api.Kept(); return n }),
 		pushed("push_registrations", "Push endpoints that are kept.", telemetry.Gauge, func(c push.Counts) uint64 { return uint64(c.Registrations) }),
 		pushed("push_evicted_total", "Push endpoints forgotten for lack of room.", telemetry.Counter, func(c push.Counts) uint64 { return c.Evicted }),

@@ -74,6 +74,7 @@ type counters struct {
 	blindEndedAtPublish atomic.Uint64 // conversations that ended because a member came back
 
 	identitiesEvicted atomic.Uint64 // identities forgotten for lack of room
+	overRequests      atomic.Uint64 // requests that the request limit has refused
 }
 
 func (c *counters) init() {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/admission/httpguard"
 	"relayedge/relaycore/api"
 	"relayedge/relaycore/push"
 )
@@ -37,6 +38,8 @@ type Server struct {
 	api      *api.Handler
 	limits   MessageLimits
 	throttle *admission.Throttle
+	guard    *httpguard.Guard
+	routes   http.Handler // behind the guard
 	handover *handover
 	push     *push.Waker
 	budget   PushBudget
@@ -75,10 +78,11 @@ type PushBudget interface {
 // Options are what a relay is given beside its config. The zero Options are for
 // one that stands alone.
 type Options struct {
-	// Guard is what every request to the HTTP API passes before anything else: the
-	// request limit. The requests' RemoteAddr is the client's address, with port 0,
-	// or empty for a client without one. nil: none.
-	Guard func(http.Handler) http.Handler
+	// RequestLimits are what every request to the HTTP API is held to before anything
+	// else of it is looked at; nil: the defaults.
+	RequestLimits *httpguard.Config
+	// RequestWindows counts for them; nil: it is done in memory.
+	RequestWindows admission.Windows
 	// Messages keeps the message limits; nil: they are kept in memory.
 	Messages MessageLimits
 	// PushBudget keeps the budgets of push registrations; nil: they are kept in memory.
@@ -135,7 +139,7 @@ func NewServerWith(cfg Config, o Options, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s.handover = newHandover()
-	s.http = s.newHTTPServer(o.Guard)
+	s.http = s.newHTTPServer()
 	s.throttle = admission.NewThrottle(int64(cfg.MessageLimits.UnprovenPerHostMinute))
 	keys := cmp.Or(o.Keys, admission.NewKeyMaker(nil))
 	if s.budget = o.PushBudget; s.budget == nil {
@@ -143,6 +147,11 @@ func NewServerWith(cfg Config, o Options, log *slog.Logger) (*Server, error) {
 	}
 	s.push = push.New(cfg.Push, push.Options{Budget: s.budget, Keys: keys, Embedded: s.sources.embedded})
 	s.api = api.New(api.Options{Relay: apiRelay{s}, Messages: s.limits, Throttle: s.throttle, Keys: keys, Push: s.push})
+	if s.guard, err = s.newGuard(o, keys); err != nil {
+		s.mail.close()
+		return nil, err
+	}
+	s.routes = s.guard.Handler(http.HandlerFunc(s.serveRoute))
 	return s, nil
 }
 

@@ -68,7 +68,7 @@ type talk struct {
 }
 
 func (s Store) talk(t testing.TB, c admission.MessageLimitsConfig) talk {
-	return talk{s, s.Messages(t, 1, c, s.lengths())[0], background(t)}
+	return talk{s, s.Messages(t, 1, c, s.lengths())[0], t.Context()}
 }
 
 func (k talk) take(who int) admission.Decision { return k.m.Take(k.ctx, keyOf(who), k.s.Now()) }
@@ -142,7 +142,7 @@ func messagesPeek(t *testing.T, s Store) {
 	looked, refused := k.peek(1), k.take(1)
 	s.mustRefuse(t, looked, s.lengths().Minute)
 	s.mustRefuse(t, refused, s.lengths().Minute)
-	if (looked.RetryAfter - refused.RetryAfter).Abs() > s.Slack {
+	if (looked.RetryAfter - refused.RetryAfter).Abs() > s.stall() {
 		t.Fatalf("Peek says %+v, Take %+v", looked, refused)
 	}
 }
@@ -266,7 +266,7 @@ func messagesAtOnce(t *testing.T, s Store) {
 		l := s.lengths()
 		l = admission.MessageLengths{Minute: 100 * l.Minute, Hour: 100 * l.Hour, Day: 100 * l.Day}
 		instances := s.Messages(t, s.instances(), only(scope, window, limit), l)
-		ctx := background(t)
+		ctx := t.Context()
 		all := atOnce(1000, len(instances), func(i int) admission.Decision {
 			return instances[i].Take(ctx, keyOf(1), s.Now())
 		})

@@ -34,7 +34,7 @@ func TestWindows(t *testing.T, s Store) {
 // windows returns one instance.
 func (s Store) windows(t testing.TB, limit int64, window time.Duration) func(admission.Key) admission.Decision {
 	w := s.Windows(t, 1, limit, window)[0]
-	ctx := background(t)
+	ctx := t.Context()
 	return func(k admission.Key) admission.Decision { return w.Take(ctx, k, s.Now()) }
 }
 
@@ -143,13 +143,10 @@ func windowsEdge(t *testing.T, s Store) {
 	}
 }
 
-// exact reports whether time stands still between two steps of the suite.
-func (s Store) exact() bool { return s.Slack < 10*time.Millisecond }
-
 func windowsAtOnce(t *testing.T, s Store) {
 	const limit = 10
 	instances := s.Windows(t, s.instances(), limit, 10*s.length())
-	ctx := background(t)
+	ctx := t.Context()
 	wantCountdown(t, atOnce(1000, len(instances), func(i int) admission.Decision {
 		return instances[i].Take(ctx, keyOf(1), s.Now())
 	}), limit)

@@ -21,6 +21,9 @@ func newReloader(p *policy.Policy, file string, relay *relaycore.Server, log *sl
 			}
 			return func() []string {
 				reload.Apply()
+				if err := relay.SetRequestLimits(next.RequestLimits); err != nil {
+					panic("relaycore: request_limits that the policy let pass: " + err.Error())
+				}
 				return nil
 			}, nil
 		},

@@ -47,7 +47,7 @@ func runCommand() *cobra.Command {
 func run(ctx context.Context, p *policy.Policy, file string, hangups <-chan os.Signal, log *slog.Logger, out io.Writer) error {
 	d := descriptors(p)
 	cfg := fit(p.Relay, d)
-	relay, err := relaycore.NewServer(cfg, log)
+	relay, err := relaycore.NewServerWith(cfg, relaycore.Options{RequestLimits: &p.RequestLimits}, log)
 	if err != nil {
 		return err
 	}

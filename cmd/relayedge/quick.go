@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -106,7 +107,7 @@ func (q *quickFlags) policy(given func(flag string) bool) (*policy.Policy, error
 		}
 	}
 	p.FromFlags(flags)
-	return p, nil
+	return p, p.TakeEnvironment(os.LookupEnv)
 }
 
 // selfIssuedNames are the names under which this machine reaches the listener.

@@ -41,6 +41,7 @@ func report(log *slog.Logger, p *policy.Policy, edge *edge, d service.Descriptor
 	service.ReportLimits(log, p.Limits, func(key string) string { return p.Origin("limits." + key) })
 	if p.Relay.InProcess {
 		service.ReportLimits(log.With("part", "relay"), p.Relay.Limits, func(key string) string { return p.Origin("relay.limits." + key) })
+		service.ReportLimits(log.With("part", "relay"), p.Relay.MessageLimits, func(key string) string { return p.Origin("relay.message_limits." + key) })
 	}
 	edge.warn(p, d)
 }

@@ -172,7 +172,7 @@ func openRelay(p *policy.Policy, log *slog.Logger) (*inProcess, error) {
 	if !p.Relay.InProcess {
 		return new(inProcess), nil
 	}
-	server, err := relaycore.NewServer(p.Relay, log.With("part", "relay"))
+	server, err := relaycore.NewServerWith(p.Relay, relaycore.Options{RequestLimits: &p.RequestLimits}, log.With("part", "relay"))
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +216,12 @@ func (r *inProcess) prepare(p *policy.Policy) (apply func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return next.Apply, nil
+	return func() {
+		next.Apply()
+		if err := r.server.SetRequestLimits(p.RequestLimits); err != nil {
+			panic("relayedge: request_limits that the policy let pass: " + err.Error())
+		}
+	}, nil
 }
 
 func (r *inProcess) groups(p *policy.Policy) []telemetry.Group {

@@ -6,6 +6,7 @@ package keyfault
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Fault is what is wrong with one key.
@@ -24,6 +25,13 @@ func (f *Fault) Error() string { return f.Key + ": " + f.Text }
 // PolicyKey names the key, so that the policy file reports its position.
 func (f *Fault) PolicyKey() string { return f.Key }
 
+// keyed is a fault of a key, of this package or of one that does without it. Its
+// text begins with the key.
+type keyed interface {
+	error
+	PolicyKey() string
+}
+
 // Below returns the faults that err joins, as those of keys below a section.
 func Below(section string, err error) (all []error) {
 	joined, ok := err.(interface{ Unwrap() []error })
@@ -31,8 +39,8 @@ func Below(section string, err error) (all []error) {
 		return nil
 	}
 	for _, e := range joined.Unwrap() {
-		if f, ok := errors.AsType[*Fault](e); ok {
-			e = &Fault{section + "." + f.Key, f.Text}
+		if f, ok := errors.AsType[keyed](e); ok {
+			e = &Fault{section + "." + f.PolicyKey(), strings.TrimPrefix(f.Error(), f.PolicyKey()+": ")}
 		}
 		all = append(all, e)
 	}

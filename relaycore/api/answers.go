@@ -13,12 +13,12 @@ import (
 
 // The bounds of kept answers.
 const (
-	mostAnswers  = 100_000
-	answerBudget = 64 << 20
-	answerLife   = 24 * time.Hour
+	MostAnswers  = 100_000
+	AnswerBudget = 64 << 20
+	AnswerLife   = 24 * time.Hour
 	// answerOverhead is what an answer costs beside its body: itself, and its places
 	// in the tables. A test measures it.
-	answerOverhead = 560
+	answerOverhead = 672
 )
 
 // answers keeps the first answers to messages that were accepted, by the names

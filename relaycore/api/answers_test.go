@@ -60,7 +60,7 @@ func TestReplay(t *testing.T) {
 		// Nobody gets an answer without the signature.
 		d.want(d.do(post("/messages", letter(alice, messageID(1), "a").with("signature", make([]byte, 64)))), 401, BadSignature)
 		// After its life it is forgotten.
-		time.Sleep(answerLife - 6*time.Second - time.Nanosecond)
+		time.Sleep(AnswerLife - 6*time.Second - time.Nanosecond)
 		if n, _ := d.Kept(); n != 2 {
 			t.Errorf("%d are kept", n)
 		}

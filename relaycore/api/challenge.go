@@ -13,8 +13,8 @@ import (
 	"relayedge/relaycore/wire"
 )
 
-// challengeLife is how long a challenge can be answered.
-const challengeLife = time.Minute
+// ChallengeLife is how long a challenge can be answered.
+const ChallengeLife = time.Minute
 
 // challenges makes nonces and knows its own again without keeping them: a nonce
 // is when it was made, in milliseconds since the start, randomness, and a tag that
@@ -61,7 +61,7 @@ func (c *challenges) holds(id wire.Identity, nonce string, now time.Time) bool {
 		return false
 	}
 	age := now.Sub(c.begun) - time.Duration(binary.BigEndian.Uint64(n[:]))*time.Millisecond
-	return age < challengeLife
+	return age < ChallengeLife
 }
 
 // challenge answers GET /auth/challenge.
@@ -78,7 +78,7 @@ func (h *Handler) challenge(q *request) *reply {
 	return ok(http.StatusOK, struct {
 		Nonce     string    `json:"nonce"`
 		ExpiresAt time.Time `json:"expires_at"`
-	}{h.challenges.issue(id, now), now.Add(challengeLife).UTC().Truncate(time.Second)})
+	}{h.challenges.issue(id, now), now.Add(ChallengeLife).UTC().Truncate(time.Second)})
 }
 
 // parameters are those of a URL. Those that nobody asks for are ignored.

@@ -17,8 +17,8 @@ import (
 
 // Sizes of bodies in bytes.
 const (
-	maxMessageBody = 96 << 10 // wire.MaxBody in base64 is 87,384
-	maxOtherBody   = 32 << 10 // wire.MaxAckIDs ids, or wire.MaxBundle in base64
+	MaxMessageBody = 96 << 10 // of POST /messages: wire.MaxBody in base64 is 87,384
+	MaxOtherBody   = 32 << 10 // of the others: wire.MaxAckIDs ids, or wire.MaxBundle in base64
 )
 
 // object is a JSON object that is read field by field, as its bytes come. Names

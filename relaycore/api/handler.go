@@ -93,7 +93,7 @@ func New(o Options) *Handler {
 	now := time.Now()
 	h := &Handler{
 		relay: o.Relay, messages: o.Messages, throttle: o.Throttle, keys: o.Keys,
-		challenges: newChallenges(now), answers: newAnswers(mostAnswers, answerBudget, answerLife),
+		challenges: newChallenges(now), answers: newAnswers(MostAnswers, AnswerBudget, AnswerLife),
 	}
 	if o.Push != nil {
 		h.push = h.pushRoutes(o.Push)

@@ -9,10 +9,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +26,7 @@ import (
 	"relayedge/relaycore/wire"
 )
 
-// shelf is a relay that is a mailbox and what was published.
+// shelf is a relay that is a mailbox and what was published. All are contacts.
 type shelf struct {
 	store mailbox.Store
 
@@ -73,12 +75,16 @@ func (s *shelf) Publish(id wire.Identity, bundle []byte, signature [64]byte, at 
 	return true
 }
 
-func (s *shelf) Refuses(m mailbox.Message) *mailbox.Refusal { return s.store.Refuses(m, time.Now()) }
+func (s *shelf) Refuses(m mailbox.Message) *mailbox.Refusal {
+	m.Contact = true
+	return s.store.Refuses(m, time.Now())
+}
 
 func (s *shelf) Deliver(m mailbox.Message) (bool, error) {
 	if s.enter != nil {
 		s.enter()
 	}
+	m.Contact = true
 	if err := s.store.Put(m, time.Now()); err != nil {
 		return false, err
 	}
@@ -96,6 +102,13 @@ func (s *shelf) Fetch(id wire.Identity, after uint64, n, size int) []mailbox.Hel
 
 func (s *shelf) Acknowledge(id wire.Identity, ids []wire.MessageID) int {
 	return s.store.Ack(id, ids, time.Now())
+}
+
+// clear has bob read and forget what waits for him.
+func (s *shelf) clear() {
+	for _, m := range s.Fetch(idOf(bob), 0, 2000, 1<<20) {
+		s.Acknowledge(idOf(bob), []wire.MessageID{m.ID})
+	}
 }
 
 // desk is the API of a shelf.
@@ -141,7 +154,9 @@ func keyOf(seed byte) ed25519.PrivateKey {
 	return ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, ed25519.SeedSize))
 }
 
-func idOf(key ed25519.PrivateKey) wire.Identity { return wire.Identity(key.Public().(ed25519.PublicKey)) }
+func idOf(key ed25519.PrivateKey) wire.Identity {
+	return wire.Identity(key.Public().(ed25519.PublicKey))
+}
 
 var alice, bob, carol = keyOf(1), keyOf(2), keyOf(3)
 
@@ -209,6 +224,24 @@ func (c call) keyed(key string) call {
 	c.header.Set("Idempotency-Key", key)
 	return c
 }
+
+// status has the desk answer a request, of which it returns the status alone.
+func (d *desk) status(c call) int {
+	ctx := WithClient(d.t.Context(), c.from)
+	r := (&http.Request{Method: c.method, URL: &url.URL{Path: c.target}, Header: c.header, Body: io.NopCloser(strings.NewReader(c.body)), ContentLength: int64(len(c.body))}).WithContext(ctx)
+	w := statusOnly{head: make(http.Header)}
+	d.ServeHTTP(&w, r)
+	return w.status
+}
+
+type statusOnly struct {
+	head   http.Header
+	status int
+}
+
+func (w *statusOnly) Header() http.Header         { return w.head }
+func (w *statusOnly) WriteHeader(status int)      { w.status = status }
+func (w *statusOnly) Write(p []byte) (int, error) { return len(p), nil }
 
 func (d *desk) do(c call) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(c.method, c.target, strings.NewReader(c.body))

@@ -44,7 +44,7 @@ func (h *Handler) publish(q *request) *reply {
 		return wrong
 	}
 	defer a.end()
-	o, wrong := q.open(maxOtherBody, "bundle", "bundle_signature", "sent_at", "signature")
+	o, wrong := q.open(MaxOtherBody, "bundle", "bundle_signature", "sent_at", "signature")
 	if wrong != nil {
 		return wrong
 	}

@@ -117,7 +117,7 @@ func TestFetchPages(t *testing.T) {
 		if err := d.shelf.store.Put(m, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		if got := decode[mail](t, d.want(d.do(d.fetching(bob, nil)), 200, "")); len(got.Messages) != 1 || len(got.Messages[0].Body) != wire.MaxSend {
+		if got := decode[mail](t, d.want(d.do(d.fetching(bob, nil)), 200, "")); len(got.Messages) != 1 || len(got.Messages[0].Body) != len(m.Payload) {
 			t.Errorf("%d messages", len(got.Messages))
 		}
 	})
@@ -190,7 +190,7 @@ func TestChallenge(t *testing.T) {
 			bent[i] ^= 1
 			d.want(d.do(d.fetching(bob, url.Values{"nonce": {string(bent)}})), 401, BadNonce)
 		}
-		time.Sleep(challengeLife - time.Millisecond)
+		time.Sleep(ChallengeLife - time.Millisecond)
 		d.want(d.do(good), 200, "")
 		time.Sleep(time.Millisecond)
 		d.want(d.do(good), 401, BadNonce)
@@ -265,7 +265,7 @@ func TestIdentities(t *testing.T) {
 			return good().with("signature", ed25519.Sign(bob, wire.IdentityText(idOf(carol), []byte("b"), moment())))
 		}, 401, BadSignature},
 		{"stale", func() fields {
-			at := time.Now().Add(-freshness - time.Second).UTC().Format(time.RFC3339)
+			at := time.Now().Add(-Freshness - time.Second).UTC().Format(time.RFC3339)
 			return good().with("sent_at", at).with("signature", ed25519.Sign(carol, wire.IdentityText(idOf(carol), []byte("b"), at)))
 		}, 401, Stale},
 	} {

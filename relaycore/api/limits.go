@@ -7,9 +7,9 @@ import (
 	"relayedge/relaycore/wire"
 )
 
-// freshness is how far sent_at may be from the relay's clock, either way: for so
+// Freshness is how far sent_at may be from the relay's clock, either way: for so
 // long a request that somebody has seen could be sent again.
-const freshness = 5 * time.Minute
+const Freshness = 5 * time.Minute
 
 // attempt is a request in the name of a sender, from the moment at which the name
 // was read. It holds a unit of its host's until the sender is proven.
@@ -64,8 +64,8 @@ func (a *attempt) end() {
 
 // fresh judges when the sender has signed.
 func (a *attempt) fresh(sentAt time.Time) *reply {
-	if away := time.Since(sentAt); away > freshness || away < -freshness {
-		return refuse(Stale, "sent_at is more than %d minutes from this relay's clock, which the header Date tells", freshness/time.Minute)
+	if away := time.Since(sentAt); away > Freshness || away < -Freshness {
+		return refuse(Stale, "sent_at is more than %d minutes from this relay's clock, which the header Date tells", Freshness/time.Minute)
 	}
 	return nil
 }

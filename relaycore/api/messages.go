@@ -25,7 +25,7 @@ const maxKey = 255
 
 // send answers POST /messages.
 func (h *Handler) send(q *request) *reply {
-	o, wrong := q.open(maxMessageBody, "id", "sender", "recipient", "sent_at", "body", "signature")
+	o, wrong := q.open(MaxMessageBody, "id", "sender", "recipient", "sent_at", "body", "signature")
 	if wrong != nil {
 		return wrong
 	}
@@ -136,8 +136,8 @@ func (q *request) idempotencyKey() (string, *reply) {
 
 // What one GET /messages gives at most, and what it reads from the mailbox at once.
 const (
-	fetchMessages = 256
-	fetchBytes    = 1 << 20 // of payload; a first message may be longer
+	FetchMessages = 256
+	FetchBytes    = 1 << 20 // of payload; a first message may be longer
 	portionCount  = 32
 	portionBytes  = 128 << 10
 )
@@ -181,7 +181,7 @@ func (h *Handler) fetch(q *request) *reply {
 	}
 	if !h.challenges.holds(id, nonce, time.Now()) {
 		h.Counts.Unproven.Add(1)
-		return refuse(BadNonce, "the nonce is none of this relay's for this identity, or older than %v", challengeLife)
+		return refuse(BadNonce, "the nonce is none of this relay's for this identity, or older than %v", ChallengeLife)
 	}
 	if wrong := a.prove(wire.MailboxText(id, nonce), [64]byte(signature)); wrong != nil {
 		return wrong
@@ -202,8 +202,8 @@ type waiting struct {
 // stream writes what waits behind a place, a portion at a time.
 func (h *Handler) stream(w http.ResponseWriter, id wire.Identity, after uint64) {
 	begin, sent, size := `{"messages":[`, 0, 0
-	for sent < fetchMessages && size < fetchBytes {
-		portion := h.relay.Fetch(id, after, min(portionCount, fetchMessages-sent), min(portionBytes, fetchBytes-size))
+	for sent < FetchMessages && size < FetchBytes {
+		portion := h.relay.Fetch(id, after, min(portionCount, FetchMessages-sent), min(portionBytes, FetchBytes-size))
 		for _, m := range portion {
 			b, err := json.Marshal(waiting{m.ID.String(), m.Sender.String(), m.Payload})
 			if err != nil {
@@ -228,7 +228,7 @@ func (h *Handler) stream(w http.ResponseWriter, id wire.Identity, after uint64) 
 
 // acknowledge answers POST /acks.
 func (h *Handler) acknowledge(q *request) *reply {
-	o, wrong := q.open(maxOtherBody, "sender", "ids", "sent_at", "signature")
+	o, wrong := q.open(MaxOtherBody, "sender", "ids", "sent_at", "signature")
 	if wrong != nil {
 		return wrong
 	}

@@ -31,8 +31,8 @@ func TestSend(t *testing.T) {
 			t.Errorf("%s", w.Body)
 		}
 		want := []mailbox.Message{
-			{Recipient: idOf(bob), Sender: idOf(alice), ID: messageID(1), Payload: []byte("hello"), Source: client(1).Source},
-			{Recipient: idOf(bob), Sender: idOf(alice), ID: messageID(2), Source: client(1).Source},
+			{Recipient: idOf(bob), Sender: idOf(alice), ID: messageID(1), Payload: []byte("hello"), Source: client(1).Source, Contact: true},
+			{Recipient: idOf(bob), Sender: idOf(alice), ID: messageID(2), Source: client(1).Source, Contact: true},
 		}
 		if fmt.Sprint(d.shelf.got) != fmt.Sprint(want) {
 			t.Errorf("%+v", d.shelf.got)
@@ -90,7 +90,7 @@ func TestSendFaults(t *testing.T) {
 		{"no content type", headed("Content-Type"), 415, MediaType, true},
 		{"another content type", headed("Content-Type", "text/plain"), 415, MediaType, true},
 		{"compressed", headed("Content-Encoding", "gzip"), 415, MediaType, true},
-		{"a body that is announced too long", func() call { return post("/messages", raw(good().String()+strings.Repeat(" ", maxMessageBody))) }, 413, TooLarge, true},
+		{"a body that is announced too long", func() call { return post("/messages", raw(good().String()+strings.Repeat(" ", MaxMessageBody))) }, 413, TooLarge, true},
 		{"nothing", text(""), 400, BadRequest, true},
 		{"a list", text("[]"), 400, BadRequest, true},
 		{"a string", text(`"{}"`), 400, BadRequest, true},
@@ -136,8 +136,8 @@ func TestSendFaults(t *testing.T) {
 		{"a key with a space", headed("Idempotency-Key", "a b"), 400, BadRequest, false},
 		{"a long key", headed("Idempotency-Key", strings.Repeat("k", 256)), 400, BadRequest, false},
 		{"a body that is too long", func() call { return object(letter(alice, messageID(1), long)) }, 413, TooLarge, false},
-		{"older", signedAt(-freshness-time.Nanosecond, time.RFC3339Nano), 401, Stale, false},
-		{"ahead", signedAt(freshness+time.Nanosecond, time.RFC3339Nano), 401, Stale, false},
+		{"older", signedAt(-Freshness-time.Nanosecond, time.RFC3339Nano), 401, Stale, false},
+		{"ahead", signedAt(Freshness+time.Nanosecond, time.RFC3339Nano), 401, Stale, false},
 		{"an unknown recipient", func() call {
 			f := good().with("recipient", idOf(carol).String())
 			return object(f.with("signature", ed25519.Sign(alice, wire.MessageText(messageID(1), idOf(alice), idOf(carol), moment(), []byte("hello")))))
@@ -165,7 +165,7 @@ func TestSendFaults(t *testing.T) {
 		})
 	}
 	t.Run("within", func(t *testing.T) {
-		for _, at := range []time.Duration{-freshness, freshness} {
+		for _, at := range []time.Duration{-Freshness, Freshness} {
 			bubble(t, nil, func(t *testing.T, d *desk) { d.want(d.do(signedAt(at, time.RFC3339Nano)()), 202, "") })
 		}
 		bubble(t, nil, func(t *testing.T, d *desk) {
@@ -186,7 +186,9 @@ func TestSignature(t *testing.T) {
 			return f.with("signature", ed25519.Sign(bob, wire.MessageText(messageID(1), idOf(alice), idOf(bob), at(), []byte("hello"))))
 		}},
 		{"nothing's", func(f fields) fields { return f.with("signature", make([]byte, 64)) }},
-		{"for another purpose", func(f fields) fields { return f.with("signature", ed25519.Sign(alice, wire.BundleText([]byte("hello")))) }},
+		{"for another purpose", func(f fields) fields {
+			return f.with("signature", ed25519.Sign(alice, wire.BundleText([]byte("hello"))))
+		}},
 		{"another id", func(f fields) fields { return f.with("id", messageID(2).String()) }},
 		{"another sender", func(f fields) fields { return f.with("sender", idOf(carol).String()) }},
 		{"another recipient", func(f fields) fields { return f.with("recipient", idOf(alice).String()) }},
@@ -211,7 +213,7 @@ func TestSignature(t *testing.T) {
 // charged, and can be sent again later.
 func TestMailboxFull(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, d *desk) {
-		d.shelf.store.SetLimits(mailbox.Limits{TotalBytes: 1 << 20, RecipientBytes: 4000, TTL: 72 * time.Hour})
+		d.shelf.store.SetLimits(mailbox.Limits{TotalBytes: 1 << 20, RecipientBytes: 1000, TTL: 72 * time.Hour})
 		d.want(d.do(post("/messages", letter(alice, messageID(1), "first"))), 202, "")
 		w := d.want(d.do(post("/messages", letter(alice, messageID(2), "second"))), 503, MailboxFull)
 		if again := w.Header().Get("Retry-After"); again != "60" {
@@ -288,10 +290,10 @@ func TestAcks(t *testing.T) {
 		{"no list", func() fields { return acks(bob, messageID(1)).with("ids", messageID(1).String()) }, 400, BadRequest},
 		{"null", func() fields { return acks(bob, messageID(1)).with("ids", []any{nil}) }, 400, BadRequest},
 		{"a short id", func() fields { return acks(bob, messageID(1)).with("ids", []string{"00"}) }, 400, BadRequest},
-		{"long", func() fields { return acks(bob, messageID(1)).with("x", strings.Repeat("x", maxOtherBody)) }, 413, TooLarge},
+		{"long", func() fields { return acks(bob, messageID(1)).with("x", strings.Repeat("x", MaxOtherBody)) }, 413, TooLarge},
 		{"other ids", func() fields { return acks(bob, messageID(1)).with("ids", []string{messageID(2).String()}) }, 401, BadSignature},
 		{"stale", func() fields {
-			old := time.Now().Add(-freshness - time.Second).UTC().Format(time.RFC3339)
+			old := time.Now().Add(-Freshness - time.Second).UTC().Format(time.RFC3339)
 			return acks(bob, messageID(1)).with("sent_at", old).with("signature", ed25519.Sign(bob, wire.AcksText(idOf(bob), []wire.MessageID{messageID(1)}, old)))
 		}, 401, Stale},
 	} {

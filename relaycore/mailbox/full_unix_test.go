@@ -118,6 +118,9 @@ func TestReadOnly(t *testing.T) {
 	if failed, now := f.Fault(); now == nil || failed == 0 {
 		t.Errorf("%v, %d", now, failed)
 	}
+	if r := f.Refuses(letter(1, 7, 20, "b"), start); r == nil || r.Limit != LimitStorage || r.Err == nil {
+		t.Errorf("Put would refuse for %v", r)
+	}
 	want(t, "inbox", inbox(t, f, 1, start), "7:a")
 	if n := f.Ack(identity(1), ids(1), start); n != 1 {
 		t.Errorf("%d were forgotten", n)

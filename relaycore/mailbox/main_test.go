@@ -67,6 +67,9 @@ func stranger(m Message) Message {
 
 func mustPut(t testing.TB, s Store, m Message, now time.Time) {
 	t.Helper()
+	if r := s.Refuses(m, now); r != nil {
+		t.Fatalf("Put would refuse: %v", r)
+	}
 	if err := s.Put(m, now); err != nil {
 		t.Fatalf("Put: %v", err)
 	}
@@ -75,6 +78,13 @@ func mustPut(t testing.TB, s Store, m Message, now time.Time) {
 func mustRefuse(t testing.TB, s Store, m Message, now time.Time, want Limit) *Refusal {
 	t.Helper()
 	before := s.Stats(now)
+	expected := before
+	if want != LimitStorage { // which only the disk knows, the first time
+		if r := s.Refuses(m, now); r == nil || r.Limit != want {
+			t.Fatalf("Put would refuse for %v, want %v", r, want)
+		}
+		expected.Refused[want]++
+	}
 	err := s.Put(m, now)
 	r, ok := errors.AsType[*Refusal](err)
 	if !ok || r.Limit != want {
@@ -83,7 +93,6 @@ func mustRefuse(t testing.TB, s Store, m Message, now time.Time, want Limit) *Re
 	if r.RetryAfter < time.Second || r.RetryAfter > time.Minute || r.RetryAfter%time.Second != 0 {
 		t.Fatalf("retry after %v", r.RetryAfter)
 	}
-	expected := before
 	expected.Refused[want]++
 	if after := s.Stats(now); after != expected {
 		t.Fatalf("the refusal has left something: %+v, before %+v", after, before)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"relayedge/admission"
+	"relayedge/admission/httpguard"
 	"relayedge/internal/policyfile"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy"
@@ -48,6 +50,9 @@ var metBy = map[string]string{
 	"limits.connection_timeout_secs":                     "`idle_timeout`",
 	"limits.writer_stall_secs":                           "`writer_stall`",
 	"limits.half_close_timeout_secs":                     "`half_close_timeout`",
+	"request_limits.limit":                               "answered with 429 (the edge counts request_rate, the relay api_over_request_limit_total)",
+	"request_limits.window_secs":                         "answered with 429 (the edge counts request_rate, the relay api_over_request_limit_total)",
+	"request_limits.new_credentials_per_host_minute":     "its further credentials count as the host",
 	"limits.socket_buffer_bytes":                         "the peer waits",
 	"limits.drain_secs":                                  "`drain`",
 	"relay.limits.max_connections":                       "`max_connections`",
@@ -75,6 +80,14 @@ var metBy = map[string]string{
 	"relay.limits.identity_ttl_secs":                     "it is forgotten",
 	"relay.limits.outbound_budget_bytes":                 "`outbound_shed`; sends that find it spent, `global_outbound`",
 	"relay.limits.buffer_budget_bytes":                   "`buffer_shed`",
+	"relay.limits.max_contacts":                          "the heaviest source's oldest is forgotten",
+	"relay.message_limits.sender.minute":                 "429, scope sender",
+	"relay.message_limits.sender.hour":                   "429, scope sender",
+	"relay.message_limits.sender.day":                    "429, scope sender",
+	"relay.message_limits.global.minute":                 "429, scope global",
+	"relay.message_limits.global.hour":                   "429, scope global",
+	"relay.message_limits.global.day":                    "429, scope global",
+	"relay.message_limits.unproven_per_host_minute":      "429, scope host",
 	"relay.offline_queue.ttl_secs":                       "it is deleted, `mailbox_expired_total`",
 	"relay.offline_queue.knock_budget_bytes":             "`knock_evicted`",
 }
@@ -109,10 +122,14 @@ what is per source for them.
 
 `)
 	table("limits.", proxy.Limits{})
+	b.WriteString("\n## HTTP requests to the edge or the relay, under request_limits:\n\n")
+	table("request_limits.", httpguard.Config{})
 	b.WriteString("\n## The relay, under relay.limits:\n\n")
 	table("relay.limits.", relaycore.Limits{})
 	b.WriteString("\n## The relay, under relay.offline_queue:\n\n")
 	table("relay.offline_queue.", mailbox.Config{})
+	b.WriteString("\n## The relay, under relay.message_limits:\n\n")
+	table("relay.message_limits.", admission.MessageLimitsConfig{})
 	b.WriteString("\n## The relay, fixed\n\n| what | limit | what happens | reason |\n| --- | --- | --- | --- |\n")
 	for _, l := range relaycore.FixedLimits() {
 		reason := ""

@@ -7,6 +7,7 @@ package policy
 import (
 	"errors"
 
+	"relayedge/admission/httpguard"
 	"relayedge/internal/control"
 	"relayedge/internal/logging"
 	"relayedge/internal/policyfile"
@@ -19,15 +20,16 @@ import (
 
 // Policy is the whole file with its defaults.
 type Policy struct {
-	Listeners    []proxy.ListenerConfig     `key:"listeners" default:"[]" doc:"where the edge takes connections"`
-	Certificates certs.Config               `key:"certificates" doc:"what tls: terminate serves"`
-	Engine       string                     `key:"engine" default:"auto" enum:"auto|stream" doc:"what moves the bytes; auto takes the best of this system"`
-	Upstreams    map[string]upstream.Config `key:"upstreams" doc:"relays by name; where none is written, there is one named relay with the defaults"`
-	Limits       proxy.Limits               `key:"limits" doc:"the edge's limits"`
-	Metrics      telemetry.Config           `key:"metrics" doc:"the edge's metrics endpoint"`
-	Control      control.Config             `key:"control" doc:"the edge's control socket"`
-	Relay        relaycore.Config           `key:"relay" doc:"the relay that is shipped with the edge"`
-	Log          logging.Config             `key:"log" doc:"what is logged, on standard error"`
+	Listeners     []proxy.ListenerConfig     `key:"listeners" default:"[]" doc:"where the edge takes connections"`
+	Certificates  certs.Config               `key:"certificates" doc:"what tls: terminate serves"`
+	Engine        string                     `key:"engine" default:"auto" enum:"auto|stream" doc:"what moves the bytes; auto takes the best of this system"`
+	Upstreams     map[string]upstream.Config `key:"upstreams" doc:"relays by name; where none is written, there is one named relay with the defaults"`
+	Limits        proxy.Limits               `key:"limits" doc:"the edge's limits"`
+	RequestLimits httpguard.Config           `key:"request_limits" doc:"how many HTTP requests a credential or a host may make, on every route and before anything authenticates"`
+	Metrics       telemetry.Config           `key:"metrics" doc:"the edge's metrics endpoint"`
+	Control       control.Config             `key:"control" doc:"the edge's control socket"`
+	Relay         relaycore.Config           `key:"relay" doc:"the relay that is shipped with the edge"`
+	Log           logging.Config             `key:"log" doc:"what is logged, on standard error"`
 
 	relayWritten bool
 	origins      origins

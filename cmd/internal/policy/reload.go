@@ -54,6 +54,7 @@ var effects = []struct {
 	{"engine", Restart, Unread},
 	{"upstreams", Live, Unread},
 	{"limits", Live, Unread},
+	{"request_limits", Live, Live},
 	{"metrics", Restart, Unread},
 	{"control", Restart, Unread},
 
@@ -67,6 +68,7 @@ var effects = []struct {
 	{"relay.channel_binding_tlv", Restart, Restart},
 	{"relay.drain_secs", Live, Live},
 	{"relay.limits", Live, Live},
+	{"relay.message_limits", Live, Live},
 	{"relay.offline_queue", Live, Live},
 	{"relay.offline_queue.ttl_secs", Live, Live},
 	{"relay.offline_queue.knock_budget_bytes", Live, Live},

@@ -135,7 +135,8 @@ func NoArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// LoadPolicy reads the policy and asks for what the command needs of it.
+// LoadPolicy reads the policy and the environment, and asks for what the command
+// needs of them.
 func LoadPolicy(file string, need func(*policy.Policy) error) (*policy.Policy, error) {
 	p, err := policy.Load(file)
 	if err != nil {
@@ -143,6 +144,9 @@ func LoadPolicy(file string, need func(*policy.Policy) error) (*policy.Policy, e
 	}
 	if err := need(p); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if err := p.TakeEnvironment(os.LookupEnv); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
