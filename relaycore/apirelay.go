@@ -64,7 +64,7 @@ func (r apiRelay) Deliver(m mailbox.Message) (connected bool, err error) {
 		}
 		return false, err
 	}
-	return r.dir.wake(m.Recipient), nil
+	return r.arrived(m.Recipient), nil
 }
 
 func (r apiRelay) Fetch(recipient wire.Identity, after uint64, n, size int) []mailbox.Held {

@@ -13,6 +13,7 @@ import (
 	"relayedge/internal/keyfault"
 	"relayedge/internal/telemetry"
 	"relayedge/relaycore/mailbox"
+	"relayedge/relaycore/push"
 )
 
 // Config is the relay section of the policy. The tags are read by the policy file.
@@ -28,6 +29,7 @@ type Config struct {
 	Limits                Limits                        `key:"limits" doc:"the relay's limits"`
 	OfflineQueue          mailbox.Config                `key:"offline_queue" doc:"what waits for those who are away"`
 	MessageLimits         admission.MessageLimitsConfig `key:"message_limits" doc:"how many messages the HTTP API takes; the environment comes before what is written"`
+	Push                  push.Config                   `key:"push" doc:"waking clients that are away"`
 	Metrics               MetricsConfig                 `key:"metrics" doc:"the relay's own metrics endpoint, where it runs alone"`
 	Control               ControlConfig                 `key:"control" doc:"the relay's own control socket, where it runs alone"`
 }
@@ -121,6 +123,7 @@ func DefaultConfig() Config {
 		},
 		OfflineQueue:  mailbox.DefaultConfig(),
 		MessageLimits: admission.DefaultMessageLimits(),
+		Push:          push.DefaultConfig(),
 		Metrics:       MetricsConfig{Enabled: true, BindAddr: "127.0.0.1:9091", Namespace: "relaycore"},
 		Control:       ControlConfig{Socket: "/run/relaycore/control.sock"},
 	}
@@ -153,6 +156,7 @@ func (c Config) Validate() error {
 	c.Limits.check(&errs, "limits.")
 	errs = append(errs, keyfault.Below("offline_queue", c.OfflineQueue.Validate())...)
 	errs = append(errs, keyfault.Below("message_limits", c.MessageLimits.Validate())...)
+	errs = append(errs, keyfault.Below("push", c.Push.Validate())...)
 	return errors.Join(errs...)
 }
 

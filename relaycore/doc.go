@@ -2,8 +2,8 @@
 // identities, conversation requests, circuits, and the messages on them. It
 // owns what a session may do and how long it may take for it. It knows frames
 // (relaycore/wire), framing (relaycore/websocket), what waits for those who are
-// away (relaycore/mailbox) and the gate (admission); it does not know TLS, the
-// edge, YAML or Prometheus.
+// away (relaycore/mailbox), how they are woken (relaycore/push) and the gate
+// (admission); it does not know TLS, the edge, YAML or Prometheus.
 //
 // # The path of a connection
 //

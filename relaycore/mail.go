@@ -180,7 +180,7 @@ func (c *session) keep(f *wire.Send, peer wire.Identity) {
 	}
 	if err == nil {
 		c.tell(wire.MessageAck{ID: f.ID})
-		s.dir.wake(peer) // who may have come meanwhile
+		s.arrived(peer) // who may have come meanwhile
 		return
 	}
 	refusal, ok := errors.AsType[*mailbox.Refusal](err)
@@ -193,6 +193,15 @@ func (c *session) keep(f *wire.Send, peer wire.Identity) {
 		Limit:          mailLimit[refusal.Limit],
 		RetryAfterSecs: uint32(max(1, refusal.RetryAfter/time.Second)),
 	})
+}
+
+// arrived has what waits for an identity handed to its connection, or has the
+// identity woken, and reports whether it is connected.
+func (s *Server) arrived(id wire.Identity) (connected bool) {
+	if connected = s.dir.wake(id); !connected {
+		s.push.Wake(id)
+	}
+	return connected
 }
 
 // acknowledged forgets what the client has.

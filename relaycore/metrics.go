@@ -6,6 +6,7 @@ import (
 
 	"relayedge/internal/telemetry"
 	"relayedge/relaycore/mailbox"
+	"relayedge/relaycore/push"
 )
 
 // Families describes what the relay counts. The names stand without the namespace.
@@ -25,6 +26,10 @@ func (s *Server) Families() []telemetry.Family {
 	mail := func(name, help string, kind telemetry.Kind, read func(mailbox.Stats) uint64) telemetry.Family {
 		return telemetry.Family{Name: name, Help: help, Kind: kind,
 			Read: func(emit func(string, float64)) { emit("", float64(read(s.mail.store.Stats(time.Now())))) }}
+	}
+	pushed := func(name, help string, kind telemetry.Kind, read func(push.Counts) uint64) telemetry.Family {
+		return telemetry.Family{Name: name, Help: help, Kind: kind,
+			Read: func(emit func(string, float64)) { emit("", float64(read(s.push.Stats()))) }}
 	}
 	c := &s.count
 	return []telemetry.Family{
@@ -68,6 +73,16 @@ func (s *Server) Families() []telemetry.Family {
 		counter("api_unproven_total", "Requests to the HTTP API whose signature or nonce did not hold.", &s.api.Counts.Unproven),
 		counter("api_over_request_limit_total", "Requests that the request limit has refused.", &c.overRequests),
 		gauge("api_answers", "Answers of the HTTP API that are kept for those who ask again.", func() int { n, _ := s.api.Kept(); return n }),
+		pushed("push_registrations", "Push endpoints that are kept.", telemetry.Gauge, func(c push.Counts) uint64 { return uint64(c.Registrations) }),
+		pushed("push_evicted_total", "Push endpoints forgotten for lack of room.", telemetry.Counter, func(c push.Counts) uint64 { return c.Evicted }),
+		pushed("push_woken_total", "Wake-ups that a push service took.", telemetry.Counter, func(c push.Counts) uint64 { return c.Outcomes[push.Woken] }),
+		pushed("push_gone_total", "Push endpoints forgotten because their service does not know them.", telemetry.Counter, func(c push.Counts) uint64 { return c.Outcomes[push.Gone] }),
+		pushed("push_failed_total", "Wake-ups that a push service refused, did not answer, or had no public address for.", telemetry.Counter, func(c push.Counts) uint64 {
+			return c.Outcomes[push.Refused] + c.Outcomes[push.Failed] + c.Outcomes[push.Forbidden]
+		}),
+		pushed("push_skipped_total", "Wake-ups skipped because a budget was spent or a push service wanted to be left alone.", telemetry.Counter, func(c push.Counts) uint64 {
+			return c.Outcomes[push.Spent] + c.Outcomes[push.Quiet]
+		}),
 		mail("mailbox_messages", "Messages that wait for their recipients.", telemetry.Gauge, func(st mailbox.Stats) uint64 { return uint64(st.Messages) }),
 		mail("mailbox_bytes", "Bytes that are charged for them.", telemetry.Gauge, func(st mailbox.Stats) uint64 { return uint64(st.Bytes) }),
 		mail("mailbox_recipients", "Identities that messages wait for.", telemetry.Gauge, func(st mailbox.Stats) uint64 { return uint64(st.Recipients) }),

@@ -6,6 +6,7 @@ import (
 
 	"relayedge/admission"
 	"relayedge/internal/keyfault"
+	"relayedge/relaycore/push"
 )
 
 // settings are what connections read of the policy in force.
@@ -48,14 +49,14 @@ type Reload struct {
 
 // Prepare returns what puts cfg in force, and changes nothing. Its error is that
 // of cfg.Validate, or names a key that only a start takes: all but the limits, those
-// of messages too, drain_secs, trust_proxy_from and what is no file of the offline queue.
+// of messages too, push, drain_secs, trust_proxy_from and what is no file of the offline queue.
 func (s *Server) Prepare(cfg Config) (*Reload, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	fixed := cfg
 	fixed.Limits, fixed.DrainSecs, fixed.TrustProxyFrom = s.start.Limits, s.start.DrainSecs, s.start.TrustProxyFrom
-	fixed.MessageLimits = s.start.MessageLimits
+	fixed.MessageLimits, fixed.Push = s.start.MessageLimits, s.start.Push
 	fixed.Metrics, fixed.Control = s.start.Metrics, s.start.Control // which are the caller's
 	fixed.OfflineQueue.TTLSecs, fixed.OfflineQueue.KnockBudgetBytes = s.start.OfflineQueue.TTLSecs, s.start.OfflineQueue.KnockBudgetBytes
 	was, is := reflect.ValueOf(s.start), reflect.ValueOf(fixed)
@@ -83,6 +84,8 @@ func (r *Reload) Apply() {
 		panic("relaycore: message limits that Validate let pass: " + err.Error())
 	}
 	s.throttle.SetLimit(int64(r.cfg.MessageLimits.UnprovenPerHostMinute))
+	s.budget.SetLimit(int64(r.cfg.Push.BudgetPerHour), push.BudgetWindow)
+	s.push.SetConfig(r.cfg.Push)
 	s.inForce.Store(r.next)
 	s.outboundBudget.limit.Store(int64(l.OutboundBudgetBytes))
 	s.bufferBudget.limit.Store(int64(l.BufferBudgetBytes))

@@ -18,6 +18,7 @@ import (
 	"relayedge/admission"
 	"relayedge/admission/httpguard"
 	"relayedge/relaycore/api"
+	"relayedge/relaycore/push"
 )
 
 // Server is a relay. Make it with NewServer.
@@ -40,6 +41,8 @@ type Server struct {
 	guard    *httpguard.Guard
 	routes   http.Handler // behind the guard
 	handover *handover
+	push     *push.Waker
+	budget   PushBudget
 	http     *http.Server
 
 	inForce atomic.Pointer[settings] // swapped by a reload
@@ -65,6 +68,13 @@ type MessageLimits interface {
 	SetLimits(admission.MessageLimitsConfig) error
 }
 
+// PushBudget is how many wake-ups the push registrations have, wherever that is kept.
+type PushBudget interface {
+	admission.Windows
+	// SetLimit changes the limit and the length of all windows. What was counted stays.
+	SetLimit(limit int64, window time.Duration)
+}
+
 // Options are what a relay is given beside its config. The zero Options are for
 // one that stands alone.
 type Options struct {
@@ -75,7 +85,9 @@ type Options struct {
 	RequestWindows admission.Windows
 	// Messages keeps the message limits; nil: they are kept in memory.
 	Messages MessageLimits
-	// Keys makes the keys by which both are kept; nil: its secret is the process's own.
+	// PushBudget keeps the budgets of push registrations; nil: they are kept in memory.
+	PushBudget PushBudget
+	// Keys makes the keys by which all that is kept; nil: its secret is the process's own.
 	Keys *admission.KeyMaker
 }
 
@@ -130,7 +142,11 @@ func NewServerWith(cfg Config, o Options, log *slog.Logger) (*Server, error) {
 	s.http = s.newHTTPServer()
 	s.throttle = admission.NewThrottle(int64(cfg.MessageLimits.UnprovenPerHostMinute))
 	keys := cmp.Or(o.Keys, admission.NewKeyMaker(nil))
-	s.api = api.New(api.Options{Relay: apiRelay{s}, Messages: s.limits, Throttle: s.throttle, Keys: keys})
+	if s.budget = o.PushBudget; s.budget == nil {
+		s.budget = admission.NewFixedWindows(int64(cfg.Push.BudgetPerHour), push.BudgetWindow)
+	}
+	s.push = push.New(cfg.Push, push.Options{Budget: s.budget, Keys: keys, Embedded: s.sources.embedded})
+	s.api = api.New(api.Options{Relay: apiRelay{s}, Messages: s.limits, Throttle: s.throttle, Keys: keys, Push: s.push})
 	if s.guard, err = s.newGuard(o, keys); err != nil {
 		s.mail.close()
 		return nil, err
@@ -142,6 +158,7 @@ func NewServerWith(cfg Config, o Options, log *slog.Logger) (*Server, error) {
 // Close gives back what NewServer has opened. Serve does so at its end; Close is
 // for a relay that was never served, and does no harm to another that has ended.
 func (s *Server) Close() {
+	s.push.Close()
 	s.dir.close()
 	s.mail.close()
 }

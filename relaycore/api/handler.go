@@ -12,6 +12,7 @@ import (
 
 	"relayedge/admission"
 	"relayedge/relaycore/mailbox"
+	"relayedge/relaycore/push"
 	"relayedge/relaycore/wire"
 )
 
@@ -61,6 +62,7 @@ type Options struct {
 	Messages admission.Messages
 	Throttle *admission.Throttle // of hosts, by what they have not proven
 	Keys     *admission.KeyMaker
+	Push     *push.Waker // nil: nobody is woken
 }
 
 // Handler is the API. Make it with New.
@@ -72,6 +74,7 @@ type Handler struct {
 	keys       *admission.KeyMaker
 	challenges *challenges
 	answers    *answers
+	push       http.Handler // of the push routes; nil: there are none
 
 	Counts Counts
 }
@@ -88,10 +91,14 @@ type Counts struct {
 // New returns the API of a relay.
 func New(o Options) *Handler {
 	now := time.Now()
-	return &Handler{
+	h := &Handler{
 		relay: o.Relay, messages: o.Messages, throttle: o.Throttle, keys: o.Keys,
 		challenges: newChallenges(now), answers: newAnswers(MostAnswers, AnswerBudget, AnswerLife),
 	}
+	if o.Push != nil {
+		h.push = h.pushRoutes(o.Push)
+	}
+	return h
 }
 
 // Kept returns how many answers are kept, and the bytes that they are charged.
@@ -101,6 +108,7 @@ func (h *Handler) Kept() (n int, bytes int64) { return h.answers.stats(time.Now(
 type route struct {
 	serve func(*Handler, *request) *reply
 	read  bool // a public read, which HEAD may ask for
+	push  bool // of package push, in place of serve
 }
 
 const identitiesPath = "/identities/"
@@ -114,6 +122,9 @@ var routes = map[string]route{
 	"GET /health":         {serve: (*Handler).health, read: true},
 	"GET /identities/":    {serve: (*Handler).bundle, read: true},
 	"PUT /identities/":    {serve: (*Handler).publish},
+	"PUT /push":           {push: true},
+	"DELETE /push":        {push: true},
+	"POST /push/test":     {push: true},
 }
 
 func find(method, path string) (route, bool) {
@@ -145,17 +156,25 @@ type request struct {
 	body   http.ResponseWriter // for what bounds the body
 }
 
+func requestOf(w http.ResponseWriter, r *http.Request) *request {
+	client, _ := r.Context().Value(clientKey{}).(Client)
+	return &request{Request: r, client: client, now: time.Now(), body: w}
+}
+
 // ServeHTTP answers a request that [Serves] has a route for; another gets a 404
 // without a body.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	found, ok := find(r.Method, r.URL.Path)
-	if !ok {
+	if !ok || found.push && h.push == nil {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
 	h.Counts.Requests.Add(1)
-	client, _ := r.Context().Value(clientKey{}).(Client)
-	q := &request{Request: r, client: client, now: time.Now(), body: w}
+	if found.push {
+		h.push.ServeHTTP(w, r)
+		return
+	}
+	q := requestOf(w, r)
 	if found.read {
 		if refused := h.read(q); refused != nil {
 			refused.write(w)

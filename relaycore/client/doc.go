@@ -3,6 +3,12 @@
 // It keeps no state but the connection's: what to send again after a lost
 // connection is its caller's to know.
 //
+// There are two ways to a relay. A [Session] is a WebSocket connection; [Hold]
+// dials again where one is lost. [Mail] sends and fetches messages over HTTP,
+// without a connection of its own, and sends each request again by the rules that
+// its comment gives. Both ask [Passing] whether going on makes sense: what was
+// refused for good is not repeated.
+//
 //	s, err := client.Dial(ctx, "wss://relay.example.org/relay", client.Options{})
 //	if err != nil {
 //		return err

@@ -37,9 +37,10 @@ type Options struct {
 type Session struct {
 	conn    *websocket.Conn
 	welcome wire.Welcome
-	tls     *tls.ConnectionState // nil without TLS
-	request atomic.Uint64        // the latest request id
-	early   []wire.Frame         // what came while Publish waited for its answer
+	tls     *tls.ConnectionState  // nil without TLS
+	request atomic.Uint64         // the latest request id
+	early   []wire.Frame          // what came while Publish waited for its answer
+	lost    atomic.Pointer[error] // what has failed first; a close frame in its place
 
 	closeOnce sync.Once
 }
@@ -75,7 +76,10 @@ func Dial(ctx context.Context, url string, o Options) (*Session, error) {
 	})
 	if err != nil {
 		if response != nil && response.StatusCode != http.StatusSwitchingProtocols {
-			return nil, &UpgradeError{Status: response.StatusCode, Answer: firstLine(response.Body)}
+			return nil, &UpgradeError{
+				Status: response.StatusCode, Answer: firstLine(response.Body),
+				RetryAfter: retryAfter(response.Header, time.Now()),
+			}
 		}
 		return nil, err
 	}
@@ -92,6 +96,8 @@ func Dial(ctx context.Context, url string, o Options) (*Session, error) {
 type UpgradeError struct {
 	Status int
 	Answer string // the first line of its body, quoted; empty without one
+	// RetryAfter is what its header asks for; 0: nothing.
+	RetryAfter time.Duration
 }
 
 func (e *UpgradeError) Error() string {
@@ -114,7 +120,7 @@ func firstLine(body io.Reader) string {
 
 func (s *Session) hello(ctx context.Context) error {
 	if s.conn.Subprotocol() != wire.Subprotocol {
-		return fmt.Errorf("the server does not speak %s", wire.Subprotocol)
+		return &finalError{fmt.Errorf("the server does not speak %s", wire.Subprotocol)}
 	}
 	if err := s.send(ctx, wire.Hello{Version: wire.Version}); err != nil {
 		return fmt.Errorf("HELLO: %w", err)
@@ -126,14 +132,14 @@ func (s *Session) hello(ctx context.Context) error {
 	switch f := f.(type) {
 	case wire.Welcome:
 		if f.Version != wire.Version {
-			return fmt.Errorf("HELLO: the relay answered with protocol version %d", f.Version)
+			return &finalError{fmt.Errorf("HELLO: the relay answered with protocol version %d", f.Version)}
 		}
 		s.welcome = f
 		return nil
 	case wire.Error:
 		return &RefusedError{f}
 	default:
-		return fmt.Errorf("HELLO: the relay answered with %v", f.Type())
+		return &finalError{fmt.Errorf("HELLO: the relay answered with %v", f.Type())}
 	}
 }
 
@@ -252,7 +258,9 @@ func (s *Session) Leave(ctx context.Context, circuit uint64) error {
 }
 
 func (s *Session) send(ctx context.Context, f wire.Frame) error {
-	return s.conn.Write(ctx, websocket.MessageBinary, f.Append(nil))
+	err := s.conn.Write(ctx, websocket.MessageBinary, f.Append(nil))
+	s.note(err)
+	return err
 }
 
 // Receive returns the relay's next frame. Pings are answered while it waits. An
@@ -269,10 +277,11 @@ func (s *Session) Receive(ctx context.Context) (wire.Frame, error) {
 func (s *Session) receive(ctx context.Context) (wire.Frame, error) {
 	kind, b, err := s.conn.Read(ctx)
 	if err != nil {
+		s.note(err)
 		return nil, err
 	}
 	if kind != websocket.MessageBinary {
-		return nil, errors.New("the relay sent text")
+		return nil, &finalError{errors.New("the relay sent text")}
 	}
 	return wire.DecodeServer(b)
 }

@@ -74,6 +74,7 @@ var effects = []struct {
 	{"relay.offline_queue.knock_budget_bytes", Live, Live},
 	{"relay.offline_queue.file", Restart, Restart},
 	{"relay.offline_queue.key_file", Restart, Restart},
+	{"relay.push", Live, Live},
 	{"relay.metrics", Unread, Restart},
 	{"relay.metrics.enabled", Unread, Restart},
 	{"relay.metrics.bind_addr", Unread, Restart},

@@ -40,6 +40,8 @@ func TestEffectsAreTheRelays(t *testing.T) {
 				v.SetString("127.0.0.1:7")
 			case []netip.Prefix:
 				v.Set(v.Slice(0, 1))
+			case []string:
+				v.Set(reflect.ValueOf([]string{"push.example.org"}))
 			default:
 				t.Fatalf("%s is a %v: say how it is changed", key, f.Type)
 			}
@@ -48,6 +50,8 @@ func TestEffectsAreTheRelays(t *testing.T) {
 				cfg.OfflineQueue.KeyFile = "key"
 			case "relay.offline_queue.key_file":
 				cfg.OfflineQueue.File = "file"
+			case "relay.push.enabled":
+				cfg.Push.AllowedHosts = []string{"push.example.org"}
 			}
 			if err := cfg.Validate(); err != nil {
 				t.Fatalf("%s: %v", key, err)
