@@ -93,6 +93,10 @@ var rules = []struct {
 	{"zap in certs", onlyIn("go.uber.org/zap", []string{"proxy/certs"}), edge{from: "proxy", to: "go.uber.org/zap"}, "go.uber.org/zap"},
 	{"siphash in admission", onlyIn("github.com/dchest/siphash", []string{"admission"}), edge{from: "relaycore", to: "github.com/dchest/siphash"}, "github.com/dchest/siphash"},
 	{"bart in admission", onlyIn("github.com/gaissmai/bart", []string{"admission"}), edge{from: "proxy", to: "github.com/gaissmai/bart"}, "github.com/gaissmai/bart"},
+	{"rueidis in redisstore", onlyIn("github.com/redis/rueidis", []string{"admission/redisstore"}), edge{from: "cmd/relayedge", to: "github.com/redis/rueidis"}, "github.com/redis/rueidis"},
+	{"redis_rate, which redisstore is measured beside, in its tests", func(e edge) bool {
+		return within(e.to, "github.com/go-redis", "github.com/redis/go-redis") && !(e.test && e.from == "admission/redisstore")
+	}, edge{from: "admission/redisstore", to: "github.com/go-redis/redis_rate/v10"}, "github.com/go-redis/redis_rate/v10"},
 	{"bbolt in the mailbox", onlyIn("go.etcd.io/bbolt", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "go.etcd.io/bbolt"}, "go.etcd.io/bbolt"},
 	{"x/crypto in the mailbox", onlyIn("golang.org/x/crypto", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "golang.org/x/crypto/chacha20poly1305"}, "golang.org/x/crypto"},
 
@@ -103,12 +107,13 @@ var rules = []struct {
 	{"testscript in tests", onlyTests("github.com/rogpeppe/go-internal"), edge{from: "cmd/relayedge", to: "github.com/rogpeppe/go-internal/testscript"}, "github.com/rogpeppe/go-internal"},
 	{"memconn in tests", onlyTests("internal/memconn"), edge{from: "proxy", to: "internal/memconn"}, "internal/memconn"},
 	{"the test CA in tests", onlyTests("internal/testca"), edge{from: "proxy/certs", to: "internal/testca"}, "internal/testca"},
-	{"the tests' ports in tests and the test CA", func(e edge) bool {
-		return onlyTests("internal/testport")(e) && !within(e.from, "internal/testca")
+	{"the test Redis in tests", onlyTests("internal/testredis"), edge{from: "admission/redisstore", to: "internal/testredis"}, "internal/testredis"},
+	{"the tests' ports in tests, the test CA and the test Redis", func(e edge) bool {
+		return onlyTests("internal/testport")(e) && !within(e.from, "internal/testca", "internal/testredis")
 	}, edge{from: "proxy", to: "internal/testport"}, "internal/testport"},
 	{"miekg/dns in the test CA", onlyIn("github.com/miekg", []string{"internal/testca"}), edge{from: "proxy/certs", to: "github.com/miekg/dns"}, "github.com/miekg/dns"},
 	{"testing in tests", func(e edge) bool {
-		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testca", "internal/testport")
+		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testca", "internal/testport", "internal/testredis")
 	}, edge{from: "proxy", to: "testing/synctest"}, "testing"},
 }
 

@@ -74,7 +74,9 @@ func (c *comparison) values(a, b reflect.Value, s *shape, key string) {
 			c.changes = append(c.changes, change)
 		}
 	default:
-		if was, is := shown(a, s), shown(b, s); was != is {
+		was, is := shown(a, s), shown(b, s)
+		// What a string does not show can be all that has changed.
+		if was != is || s.kind == kindString && a.String() != b.String() {
 			c.changes = append(c.changes, Change{Key: key, From: was, To: is})
 		}
 	}

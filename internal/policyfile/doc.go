@@ -18,7 +18,9 @@
 //	doc:"what it does"      one phrase
 //
 // Field types: bool, int, string, any type with UnmarshalText (netip.Prefix,
-// netip.AddrPort, …), structs, slices and string-keyed maps of these. A key of
+// netip.AddrPort, …), structs, slices and string-keyed maps of these. A string type
+// with MarshalText alone is read as it stands and shown as that says, so that a
+// password in it is not shown. A key of
 // a scalar or list type has a default or is required; maps are empty and
 // structs take the defaults of their keys. A *int is an optional integer: it is
 // nil where the key is not written, has no default, and bounds no other key; what

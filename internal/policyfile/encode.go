@@ -14,7 +14,8 @@ import (
 
 // Encode returns v, a struct or a pointer to one, as YAML with every key but
 // those of the first level that are named, and optional ones that have no value.
-// What it returns reads back as the same values.
+// What it returns reads back as the same values, but for strings that show less
+// than they hold.
 func Encode(v any, without ...string) []byte {
 	var b bytes.Buffer
 	value := reflect.ValueOf(v)
@@ -89,7 +90,7 @@ func flow(v reflect.Value, s *shape) string {
 	case kindInt:
 		return strconv.FormatInt(v.Int(), 10)
 	case kindString:
-		return yamlText(v.String())
+		return yamlText(stringText(v))
 	case kindText:
 		return yamlText(marshalText(v))
 	case kindList:
@@ -100,6 +101,14 @@ func flow(v reflect.Value, s *shape) string {
 		return "[" + strings.Join(parts, ", ") + "]"
 	}
 	panic(fmt.Sprintf("policyfile: %v cannot stand on one line", s.typ))
+}
+
+// stringText is what is shown of a string: of a type with MarshalText, what that says.
+func stringText(v reflect.Value) string {
+	if _, ok := v.Interface().(encoding.TextMarshaler); ok {
+		return marshalText(v)
+	}
+	return v.String()
 }
 
 func marshalText(v reflect.Value) string {

@@ -89,7 +89,7 @@ func counted(n int) string {
 func text(v reflect.Value, s *shape) string {
 	switch {
 	case s.kind == kindString:
-		return v.String()
+		return stringText(v)
 	case s.kind == kindMap, s.kind == kindList && !named(v, s):
 		return counted(v.Len())
 	case s.kind == kindList:

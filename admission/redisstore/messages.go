@@ -1,0 +1,166 @@
+package redisstore
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"relayedge/admission"
+)
+
+// messagesTag keeps every key of message limits in one slot of a cluster: a
+// message's decision is one on its sender and on all together.
+const messagesTag = "{messages}"
+
+// messages are admission.Messages in the store.
+type messages struct {
+	store            *Store
+	prefix           string
+	senders, readers []counted // the windows that a decision can name, in the script's order
+	peek, take, read []string  // arguments
+	global, reads    []string
+	local            admission.Messages
+}
+
+// counted is a window that a decision can name.
+type counted struct {
+	scope  admission.Scope
+	window admission.Window
+	limit  int64
+}
+
+// tally is what the script is told of one bucket and two slides.
+type tally struct {
+	scope             admission.Scope
+	minute, hour, day int
+}
+
+// Messages returns message limits that count in the store, together with those of
+// every process that has the same prefix there. c is valid; the lengths are those
+// of admission.NewMessageLimits, in whole milliseconds. local decides while the
+// store is away, unless on_failure says refuse; it has the same limits.
+func (s *Store) Messages(c admission.MessageLimitsConfig, lengths admission.MessageLengths, local admission.Messages) admission.Messages {
+	lengths = lengths.OrReal()
+	part, hostMinute := c.ReadShares()
+	sender := tally{admission.ScopeSender, c.Sender.Minute, c.Sender.Hour, c.Sender.Day}
+	global := tally{admission.ScopeGlobal, c.Global.Minute, c.Global.Hour, c.Global.Day}
+	reads := tally{admission.ScopeGlobal, part.Minute, part.Hour, part.Day}
+	host := tally{scope: admission.ScopeHost, minute: hostMinute}
+
+	m := &messages{store: s, prefix: s.cfg.Prefix + ":" + messagesTag + ":", local: local}
+	m.global, m.reads = m.keys("global"), m.keys("reads")
+	var told []string
+	m.senders, told = rules(lengths, sender, global)
+	m.peek, m.take = arguments(false, told, lengths), arguments(true, told, lengths)
+	m.readers, told = rules(lengths, host, reads, global)
+	m.read = arguments(true, told, lengths)
+	return m
+}
+
+// keys are those of one tally.
+func (m *messages) keys(name string) []string {
+	name = m.prefix + name
+	return []string{name, name + ":hour", name + ":day"}
+}
+
+// arguments puts what a script does before its rules, and behind them the longest
+// life that a key can have.
+func arguments(charge bool, rules []string, lengths admission.MessageLengths) []string {
+	op := "0"
+	if charge {
+		op = "1"
+	}
+	life := max(lengths.Minute, lengths.Hour, lengths.Day)
+	return append(append([]string{op}, rules...), whole(life.Milliseconds()+2))
+}
+
+func whole(n int64) string { return strconv.FormatInt(n, 10) }
+
+const (
+	// exact is the highest limit for which each message's time is kept, and
+	// hourSteps and daySteps are how many steps a window is cut into where it is not:
+	// as in admission.MessageLimits.
+	exact     = 4096
+	hourSteps = 60
+	daySteps  = 96
+)
+
+// rules lays tallies out for the script.
+func rules(lengths admission.MessageLengths, tallies ...tally) (windows []counted, told []string) {
+	for _, t := range tallies {
+		minute, cost := int64(t.minute), int64(0)
+		if minute > 0 {
+			cost = (int64(lengths.Minute) + minute - 1) / minute
+		}
+		told = append(told, whole(minute), whole(cost), whole(cost*max(0, minute)), whole(lengths.Minute.Milliseconds()))
+		for _, w := range []struct {
+			limit  int
+			length time.Duration
+			steps  int64
+		}{{t.hour, lengths.Hour, hourSteps}, {t.day, lengths.Day, daySteps}} {
+			length, step := w.length.Milliseconds(), int64(0)
+			if w.limit > exact {
+				step = max(1, length/w.steps)
+			}
+			told = append(told, whole(int64(w.limit)), whole(length), whole(step))
+		}
+		windows = append(windows,
+			counted{t.scope, admission.Minute, minute},
+			counted{t.scope, admission.Hour, int64(t.hour)},
+			counted{t.scope, admission.Day, int64(t.day)})
+	}
+	return windows, told
+}
+
+func (m *messages) Peek(ctx context.Context, sender admission.Key, now time.Time) admission.Decision {
+	d, ok := m.decide(ctx, m.senders, m.peek, now, m.keys("sender:"+sender.String()), m.global)
+	if !ok {
+		return m.local.Peek(ctx, sender, now)
+	}
+	return d
+}
+
+func (m *messages) Take(ctx context.Context, sender admission.Key, now time.Time) admission.Decision {
+	d, ok := m.decide(ctx, m.senders, m.take, now, m.keys("sender:"+sender.String()), m.global)
+	if !ok {
+		return m.local.Take(ctx, sender, now)
+	}
+	return d
+}
+
+func (m *messages) Read(ctx context.Context, host admission.Key, now time.Time) admission.Decision {
+	d, ok := m.decide(ctx, m.readers, m.read, now, m.keys("reader:"+host.String()), m.reads, m.global)
+	if !ok {
+		return m.local.Read(ctx, host, now)
+	}
+	return d
+}
+
+// decide has the store decide; it returns false where that is for this process.
+func (m *messages) decide(ctx context.Context, windows []counted, args []string, now time.Time, tallies ...[]string) (admission.Decision, bool) {
+	keys := make([]string, 0, 3*len(tallies))
+	for _, t := range tallies {
+		keys = append(keys, t...)
+	}
+	answer, err := m.store.decide(ctx, m.store.messages, keys, args, 6)
+	if err != nil {
+		if m.store.degrade(MessageLimits) {
+			return m.store.unavailable(0, now), true
+		}
+		return admission.Decision{}, false
+	}
+	off, wait, named, left, reset, at := answer[0], answer[1], answer[2], answer[3], answer[4], answer[5]
+	if off == 1 || named < 0 || named >= int64(len(windows)) {
+		return admission.Decision{Allowed: true, Reset: time.UnixMicro(at)}, true
+	}
+	w := windows[named]
+	return admission.Decision{
+		Allowed:    wait == 0,
+		Limit:      w.limit,
+		Remaining:  left,
+		Reset:      time.UnixMicro(at + reset),
+		RetryAfter: time.Duration(wait) * time.Microsecond,
+		Scope:      w.scope,
+		Window:     w.window,
+	}, true
+}
