@@ -102,7 +102,10 @@ var rules = []struct {
 
 	{"go-systemd in hostport", onlyIn("github.com/coreos/go-systemd", []string{"internal/hostport"}), edge{from: "proxy", to: "github.com/coreos/go-systemd/v22/activation"}, "github.com/coreos/go-systemd"},
 
-	{"rapid in tests", onlyTests("pgregory.net/rapid"), edge{from: "admission", to: "pgregory.net/rapid"}, "pgregory.net/rapid"},
+	{"rapid in tests, and in the suite that stores of limits share", func(e edge) bool {
+		return onlyTests("pgregory.net/rapid")(e) && !within(e.from, "admission/limitstest")
+	}, edge{from: "admission", to: "pgregory.net/rapid"}, "pgregory.net/rapid"},
+	{"the stores' suite in tests", onlyTests("admission/limitstest"), edge{from: "admission/redisstore", to: "admission/limitstest"}, "admission/limitstest"},
 	{"goleak in tests", onlyTests("go.uber.org/goleak"), edge{from: "proxy", to: "go.uber.org/goleak"}, "go.uber.org/goleak"},
 	{"testscript in tests", onlyTests("github.com/rogpeppe/go-internal"), edge{from: "cmd/relayedge", to: "github.com/rogpeppe/go-internal/testscript"}, "github.com/rogpeppe/go-internal"},
 	{"memconn in tests", onlyTests("internal/memconn"), edge{from: "proxy", to: "internal/memconn"}, "internal/memconn"},
@@ -113,7 +116,7 @@ var rules = []struct {
 	}, edge{from: "proxy", to: "internal/testport"}, "internal/testport"},
 	{"miekg/dns in the test CA", onlyIn("github.com/miekg", []string{"internal/testca"}), edge{from: "proxy/certs", to: "github.com/miekg/dns"}, "github.com/miekg/dns"},
 	{"testing in tests", func(e edge) bool {
-		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testca", "internal/testport", "internal/testredis")
+		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testca", "internal/testport", "internal/testredis", "admission/limitstest")
 	}, edge{from: "proxy", to: "testing/synctest"}, "testing"},
 }
 

@@ -18,7 +18,7 @@ local now = clock()
 local ms = math.ceil(now / 1000)
 local serials = 4294967296
 
-local off, wait, named, left, reset = 1, 0, 0, 0, 0
+local off, wait, named, left, reset, charged = 1, 0, 0, 0, 0, 0
 
 local function full(window, w)
 	off = 0
@@ -27,9 +27,10 @@ local function full(window, w)
 	end
 end
 
-local function room(window, l, r)
+-- c is when it resets if this is charged.
+local function room(window, l, r, c)
 	if wait == 0 and (off == 1 or l < left) then
-		named, left, reset = window, l, r
+		named, left, reset, charged = window, l, r, c
 	end
 	off = 0
 end
@@ -70,7 +71,7 @@ local function bucket(window, b)
 	if short > 0 then
 		return full(window, math.ceil(short / 1000))
 	end
-	room(window, math.floor((b.burst - b.owes) / b.cost), math.ceil(b.owes / 1000))
+	room(window, math.floor((b.burst - b.owes) / b.cost), math.ceil(b.owes / 1000), math.ceil((b.owes + b.cost) / 1000))
 end
 
 local function chargeBucket(b)
@@ -87,14 +88,14 @@ local function slide(window, s)
 	s.total = 0
 	local ends = read('LRANGE', s.key, 0, 1)
 	if not ends or #ends == 0 then
-		return room(window, s.limit, 0)
+		return room(window, s.limit, 0, leaves(s, ms))
 	end
 	local _, base = unpack(ends[1])
 	local last, to = unpack(redis.call('LINDEX', s.key, -1))
 	local first = #ends == 1 and 0 or unpack(ends[2])
 	if not base or not last or not first then
 		redis.call('DEL', s.key)
-		return room(window, s.limit, 0)
+		return room(window, s.limit, 0, leaves(s, ms))
 	end
 	if last > ms + 1 then
 		-- The server's clock was set back: what came leaves a length from now.
@@ -112,7 +113,7 @@ local function slide(window, s)
 	s.last, s.to, s.total = last, to, (to - base) % serials
 	local excess = s.total - s.limit + 1
 	if excess <= 0 then
-		return room(window, s.limit - s.total, s.total > 0 and leaves(s, last) or 0)
+		return room(window, s.limit - s.total, s.total > 0 and leaves(s, last) or 0, leaves(s, ms))
 	end
 	-- The first entry with which enough have left: mostly the first of all.
 	local low, high = 1, 1
@@ -183,6 +184,6 @@ elseif ARGV[1] == '1' then
 	for _, s in ipairs(slides) do
 		chargeSlide(s)
 	end
-	left = math.max(0, left - 1)
+	left, reset = math.max(0, left - 1), charged
 end
 return {off, wait, named, left, reset, now}
