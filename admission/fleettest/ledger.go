@@ -18,7 +18,8 @@ type Ledger struct {
 
 	tight   map[admission.SharedKey]uint64 // since which version
 	buckets map[admission.SharedKey]time.Time
-	changed map[admission.SharedKey]uint64 // at which version; those whose news nobody can have missed are left out
+	changed map[admission.SharedKey]uint64 // at which version, of those that are tight or have a bucket
+	gone    map[admission.SharedKey]uint64 // since which version they are tight no longer, until all know it
 }
 
 type edge struct {
@@ -33,7 +34,8 @@ type edge struct {
 func NewLedger(lease time.Duration) *Ledger {
 	return &Ledger{
 		lease: lease, edges: make(map[string]*edge), tight: make(map[admission.SharedKey]uint64),
-		buckets: make(map[admission.SharedKey]time.Time), changed: make(map[admission.SharedKey]uint64),
+		buckets: make(map[admission.SharedKey]time.Time),
+		changed: make(map[admission.SharedKey]uint64), gone: make(map[admission.SharedKey]uint64),
 	}
 }
 
@@ -47,7 +49,7 @@ func (l *Ledger) Claim(id string, k admission.SharedKey) int {
 
 // Size returns how many entries the ledger has.
 func (l *Ledger) Size() int {
-	n := len(l.edges) + len(l.tight) + len(l.buckets) + len(l.changed)
+	n := len(l.edges) + len(l.tight) + len(l.buckets) + len(l.changed) + len(l.gone)
 	for _, e := range l.edges {
 		n += len(e.claims)
 	}
@@ -67,7 +69,7 @@ func (l *Ledger) Beat(id string, b admission.Beat, now time.Time) admission.Repl
 	me := l.edges[id]
 	known := me != nil && (me.number+1 == b.Number || b.Begin && me.number < b.Number)
 	if !known && (me != nil || !b.Begin) || b.Cursor > l.version {
-		return admission.Reply{Unknown: true}
+		return admission.Reply{Unknown: true, Edges: len(l.edges)}
 	}
 	if me == nil {
 		me = &edge{claims: make(map[admission.SharedKey]int)}
@@ -92,20 +94,18 @@ func (l *Ledger) Beat(id string, b admission.Beat, now time.Time) admission.Repl
 		r.Answers = append(r.Answers, l.answer(me, a.Key, now))
 	}
 	if b.News {
-		for k, version := range l.changed {
-			if version > b.Cursor {
-				r.Answers = append(r.Answers, l.answer(me, k, now))
+		for _, set := range []map[admission.SharedKey]uint64{l.changed, l.gone} {
+			for k, version := range set {
+				if version > b.Cursor {
+					r.Answers = append(r.Answers, l.answer(me, k, now))
+				}
 			}
 		}
 		r.Version = l.version
 	}
 	all := slices.Collect(maps.Values(l.edges))
 	seen := slices.MinFunc(all, func(a, b *edge) int { return int(a.seen) - int(b.seen) }).seen
-	for k, version := range maps.Clone(l.changed) {
-		if l.tight[k] == 0 && l.buckets[k].IsZero() && version <= seen {
-			delete(l.changed, k)
-		}
-	}
+	maps.DeleteFunc(l.gone, func(_ admission.SharedKey, version uint64) bool { return version <= seen })
 	return r
 }
 
@@ -127,40 +127,29 @@ func (l *Ledger) total(k admission.SharedKey) (n int) {
 func (l *Ledger) ask(me *edge, a admission.Ask, now time.Time) {
 	free := func(n int) int { return max(1, a.Cap/(2*n)) }
 	since := l.tight[a.Key]
+	// What is left of the cap beside the others, and what all would have if nothing were tight.
+	left, loose := a.Cap, 0
+	for _, e := range l.edges {
+		if e == me {
+			continue
+		}
+		claim := e.claims[a.Key]
+		most := max(claim, free(e.edges))
+		loose += most
+		if since == 0 || e.seen < since {
+			left -= most
+		} else {
+			left -= claim
+		}
+	}
 	give := a.Held
 	if a.Cap > 0 {
-		left, without := a.Cap, free(me.edges) // without: what all may have if only claims above it count
-		for _, e := range l.edges {
-			if e == me {
-				continue
-			}
-			claim := e.claims[a.Key]
-			if since == 0 || e.seen < since {
-				left -= max(claim, free(e.edges))
-			} else {
-				left -= claim
-			}
-			without += max(claim, free(e.edges))
-		}
 		give = max(a.Held, min(a.Want, left))
-		without += max(0, give-free(me.edges))
-		switch {
-		case since == 0 && a.Need > left:
-			since = l.version + 1
-			l.tight[a.Key] = since
-		case since > 0 && a.Need <= give && without <= a.Cap && 4*(l.total(a.Key)-me.claims[a.Key]+give) <= a.Cap:
-			since = 0
-			delete(l.tight, a.Key)
-			l.change(a.Key)
-		}
+		loose += max(give, free(me.edges))
 	}
+	delete(me.claims, a.Key)
 	if give > 0 {
 		me.claims[a.Key] = give
-	} else {
-		delete(me.claims, a.Key)
-	}
-	if since > 0 && l.total(a.Key) == 0 {
-		delete(l.tight, a.Key)
 	}
 	if a.Spent > 0 {
 		full := l.buckets[a.Key]
@@ -169,14 +158,33 @@ func (l *Ledger) ask(me *edge, a admission.Ask, now time.Time) {
 		}
 		l.buckets[a.Key] = full.Add(a.Spent)
 	}
-	if since > 0 || a.Spent > 0 {
-		l.change(a.Key)
+	total := l.total(a.Key)
+	switch {
+	case since == 0 && a.Cap > 0 && a.Need > left && total > 0:
+		delete(l.gone, a.Key)
+		l.change(l.changed, a.Key)
+		l.tight[a.Key] = l.version
+	case since > 0 && (total == 0 || a.Cap > 0 && a.Need <= give && loose <= a.Cap && 4*total <= a.Cap):
+		l.loosen(a.Key)
+		if a.Spent > 0 {
+			l.change(l.changed, a.Key)
+		}
+	case since > 0 || a.Spent > 0:
+		l.change(l.changed, a.Key)
 	}
 }
 
-func (l *Ledger) change(k admission.SharedKey) {
+func (l *Ledger) change(set map[admission.SharedKey]uint64, k admission.SharedKey) {
 	l.version++
-	l.changed[k] = l.version
+	set[k] = l.version
+}
+
+func (l *Ledger) loosen(k admission.SharedKey) {
+	delete(l.tight, k)
+	if l.buckets[k].IsZero() {
+		delete(l.changed, k)
+	}
+	l.change(l.gone, k)
 }
 
 func (l *Ledger) drop(id string) {
@@ -186,11 +194,12 @@ func (l *Ledger) drop(id string) {
 		return
 	}
 	for k := range e.claims {
-		if l.tight[k] > 0 {
-			if l.total(k) == 0 {
-				delete(l.tight, k)
-			}
-			l.change(k)
+		switch {
+		case l.tight[k] == 0:
+		case l.total(k) == 0:
+			l.loosen(k)
+		default:
+			l.change(l.changed, k)
 		}
 	}
 }
