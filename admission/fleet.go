@@ -88,9 +88,10 @@ type Reply struct {
 // Its methods are for one goroutine, beside which the gate is used.
 type Fleet struct {
 	// Static.
-	gate    *Gate
-	lease   time.Duration
-	pressed chan struct{}
+	gate        *Gate
+	lease       time.Duration
+	refuseAlone bool
+	pressed     chan struct{}
 
 	// Guarded by gate.mu.
 	edges  int // 0: this edge is alone, and each limit is its own
@@ -137,21 +138,30 @@ type asked struct {
 	fold          int64
 }
 
+// FleetOptions are what the edges of a fleet have in common.
+type FleetOptions struct {
+	// Secret makes them mean the same by a key, and nobody else know what it means.
+	Secret []byte
+	// Lease is for how long the store counts what an edge holds after its latest beat.
+	Lease time.Duration
+	// RefuseAlone has an edge that is alone refuse everybody (StoreUnavailable). Else
+	// it has its own limits then.
+	RefuseAlone bool
+}
+
 // NewFleetGate returns a gate whose limits are kept by all edges of a fleet
-// together, and its side of that. The edges of a fleet have one secret, so that
-// they mean the same by a key, and nobody else knows what it means. The lease is
-// for how long the store counts what an edge holds after its last beat.
-func NewFleetGate(l Limits, secret []byte, lease time.Duration) (*Gate, *Fleet, error) {
+// together, and its side of that. It is alone until the first reply.
+func NewFleetGate(l Limits, o FleetOptions) (*Gate, *Fleet, error) {
 	g, err := NewGate(l)
 	if err != nil {
 		return nil, nil, err
 	}
-	mac := hmac.New(sha256.New, secret)
+	mac := hmac.New(sha256.New, o.Secret)
 	mac.Write([]byte("the tables of a fleet's gates"))
 	sum := mac.Sum(nil)
 	g.k0, g.k1 = binary.LittleEndian.Uint64(sum[:8]), binary.LittleEndian.Uint64(sum[8:16])
 	g.fleet = &Fleet{
-		gate: g, lease: lease, pressed: make(chan struct{}, 1), begin: true,
+		gate: g, lease: o.Lease, refuseAlone: o.RefuseAlone, pressed: make(chan struct{}, 1), begin: true,
 		keys: make(map[key]*shared), asked: make(map[key]asked, 2*askedBound),
 	}
 	return g, g.fleet, nil
@@ -190,6 +200,9 @@ func (f *Fleet) find(k key) *shared {
 	}
 	return f.keys[k]
 }
+
+// shut reports whether nobody gets in, because this edge is alone.
+func (f *Fleet) shut() bool { return f != nil && f.refuseAlone && f.edges == 0 }
 
 // limit returns how many connections this edge may have of a key under a cap.
 func (f *Fleet) limit(m *shared, most int) int {

@@ -55,7 +55,7 @@ func newFleetWorld(limits admission.Limits, lease time.Duration, edges int) *fle
 }
 
 func (w *fleetWorld) join() *fleetEdge {
-	gate, fleet, err := admission.NewFleetGate(w.limits, []byte("secret"), w.lease)
+	gate, fleet, err := admission.NewFleetGate(w.limits, admission.FleetOptions{Secret: []byte("secret"), Lease: w.lease})
 	if err != nil {
 		panic(err)
 	}
@@ -364,7 +364,7 @@ func TestFleetAloneAndBack(t *testing.T) {
 
 // key is what the edges tell of an address.
 func key(w *fleetWorld, addr netip.Addr) (k admission.SharedKey) {
-	gate, fleet, _ := admission.NewFleetGate(w.limits, []byte("secret"), fleetLease)
+	gate, fleet, _ := admission.NewFleetGate(w.limits, admission.FleetOptions{Secret: []byte("secret")})
 	fleet.Done(w.now, admission.Reply{Edges: 1})
 	for range w.limits.MaxConnectionsPerIP {
 		gate.Admit(addr, w.now)

@@ -16,11 +16,12 @@ type Reason string
 
 // The gate's reasons, in the order in which it looks.
 const (
-	Denied         Reason = "denied"          // the address is on the deny list
-	MaxConnections Reason = "max_connections" // the global cap is reached
-	PerIPCap       Reason = "per_ip_cap"      // the host's cap is reached
-	PerPrefixCap   Reason = "per_prefix_cap"  // the site's cap is reached
-	ConnectionRate Reason = "connection_rate" // the host or the site opens connections too fast
+	Denied           Reason = "denied"            // the address is on the deny list
+	StoreUnavailable Reason = "store_unavailable" // the gate of a fleet is alone, and refuses then
+	MaxConnections   Reason = "max_connections"   // the global cap is reached
+	PerIPCap         Reason = "per_ip_cap"        // the host's cap is reached
+	PerPrefixCap     Reason = "per_prefix_cap"    // the site's cap is reached
+	ConnectionRate   Reason = "connection_rate"   // the host or the site opens connections too fast
 )
 
 const (
@@ -184,6 +185,9 @@ func (g *Gate) lock(addr netip.Addr) (client, bool) {
 // enter charges a newcomer's global slot and its keys. The caller holds mu.
 func (g *Gate) enter(c *client, at int64) (host, site uint32, reason Reason) {
 	g.tick(at)
+	if g.fleet.shut() {
+		return 0, 0, StoreUnavailable
+	}
 	if g.full(c.settings.limits.MaxConnections) {
 		return 0, 0, MaxConnections
 	}

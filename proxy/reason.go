@@ -28,7 +28,6 @@ const (
 	RequestRate            Reason = "request_rate"            // over the request limit
 	Drain                  Reason = "drain"                   // still open at the end of drain_secs
 	Descriptors            Reason = "descriptors"             // no descriptor was left
-	StoreUnavailable       Reason = "store_unavailable"       // the shared store did not answer
 	TaskPanic              Reason = "task_panic"              // a fault of ours, which ended this connection only
 
 	// Ends that are nobody's fault.
@@ -39,11 +38,11 @@ const (
 
 // refusals are the reasons of relayedge_rejections_total.
 var refusals = []Reason{
-	admission.MaxConnections, admission.PerIPCap, admission.PerPrefixCap, admission.ConnectionRate, admission.Denied,
+	admission.MaxConnections, admission.PerIPCap, admission.PerPrefixCap, admission.ConnectionRate, admission.Denied, admission.StoreUnavailable,
 	ProxyHeader, ProxyUntrusted, HandshakeCap, TLSHandshakeTimeout, TLSHandshakeFailed, NotTLS,
 	UnknownServerName, CertificateUnavailable, UpstreamUnavailable, UpstreamTimeout, LocalPorts,
 	FirstByteTimeout, IdleTimeout, RateLimit, WriterStall, HalfCloseTimeout, RequestRate, Drain,
-	Descriptors, StoreUnavailable, TaskPanic,
+	Descriptors, TaskPanic,
 }
 
 // ends are the reasons of relayedge_ended_total.

@@ -32,6 +32,10 @@ const (
 	fleetRow = 100
 )
 
+// RefusesConnections reports whether an edge that cannot count with the others
+// refuses everybody.
+func (f OnFailure) RefusesConnections() bool { return f.Connections == refuse }
+
 // Fleet carries the beats of an edge to the store.
 type Fleet struct {
 	// Static.
