@@ -36,13 +36,17 @@ const (
 	Reset          Reason = "reset"           // either side reset it
 )
 
+// StoreUnavailable says that the store that edges share did not answer, and the
+// policy refuses then. The gate is one that says so.
+const StoreUnavailable = admission.StoreUnavailable
+
 // refusals are the reasons of relayedge_rejections_total.
 var refusals = []Reason{
-	admission.MaxConnections, admission.PerIPCap, admission.PerPrefixCap, admission.ConnectionRate, admission.Denied, admission.StoreUnavailable,
+	admission.MaxConnections, admission.PerIPCap, admission.PerPrefixCap, admission.ConnectionRate, admission.Denied,
 	ProxyHeader, ProxyUntrusted, HandshakeCap, TLSHandshakeTimeout, TLSHandshakeFailed, NotTLS,
 	UnknownServerName, CertificateUnavailable, UpstreamUnavailable, UpstreamTimeout, LocalPorts,
 	FirstByteTimeout, IdleTimeout, RateLimit, WriterStall, HalfCloseTimeout, RequestRate, Drain,
-	Descriptors, TaskPanic,
+	Descriptors, StoreUnavailable, TaskPanic,
 }
 
 // ends are the reasons of relayedge_ended_total.
