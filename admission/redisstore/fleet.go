@@ -149,8 +149,7 @@ func (c *Fleet) leave() {
 	if client == nil {
 		return
 	}
-	b := c.fleet.Beat(time.Now()) // for the name alone
-	c.script.lua.Exec(ctx, *client, c.keys, []string{c.name(b), "0"})
+	c.script.lua.Exec(ctx, *client, c.keys, []string{c.name(c.fleet.Beat(time.Now())), strconv.FormatInt(c.lease.Milliseconds(), 10), "leave"})
 }
 
 // name is what the store knows this edge by.

@@ -8,14 +8,15 @@
 --   changed  a sorted set, key: the version of its last change, of keys that are tight or whose bucket is not full
 --   gone     a sorted set, key: since which version it is tight no longer, until all edges have seen that
 --   buckets  a sorted set, key: when its bucket is full again, in microseconds
--- ARGV: 1 id, 2 lease in milliseconds (0: the edge leaves), 3 number, 4 begin,
--- 5 edges, 6 seen, 7 news, 8 cursor, and for each ask key, held, need, want, cap,
--- spent in microseconds.
+-- ARGV: 1 id, 2 lease in milliseconds, 3 number, 4 begin, 5 edges, 6 seen, 7 news,
+-- 8 cursor, and for each ask key, held, need, want, cap, spent in microseconds. The
+-- word "leave" in place of all from 3 on is an edge's good-bye.
 -- Answers {unknown, edges, version, more}, and for each answer key, claim, total,
 -- tight, debt in microseconds.
 local edges, totals, tight, changed, gone, buckets = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local id, lease = ARGV[1], tonumber(ARGV[2])
 local now = clock()
+local leaves = ARGV[3] == 'leave'
 local page = 1000
 
 local function whole(n) return string.format('%.0f', n) end
@@ -33,6 +34,13 @@ local function loosen(key)
 		redis.call('ZREM', changed, key)
 	end
 	change(gone, key)
+end
+
+-- What nobody beats for is over by then, whoever was to forget it.
+local function keep()
+	for _, key in ipairs(KEYS) do
+		redis.call('PEXPIRE', key, whole(4 * lease))
+	end
 end
 
 -- The edges that are alive. The claims of the others are given back.
@@ -61,7 +69,7 @@ local all = redis.call('HGETALL', edges)
 for i = 1, #all, 2 do
 	if all[i] ~= '#' then
 		local till, number, by, seen = string.match(all[i + 1], '^(%d+) (%d+) (%d+) (%d+)$')
-		if tonumber(till) * 1000 <= now or (lease == 0 and all[i] == id) then
+		if tonumber(till) * 1000 <= now or (leaves and all[i] == id) then
 			drop(all[i])
 		else
 			alive[all[i]] = {number = tonumber(number), edges = tonumber(by), seen = tonumber(seen)}
@@ -69,10 +77,11 @@ for i = 1, #all, 2 do
 		end
 	end
 end
-if lease == 0 then
+if leaves then
 	if n == 0 then
 		redis.call('DEL', unpack(KEYS))
 	end
+	keep()
 	return {0, n, 0, 0}
 end
 
@@ -187,10 +196,6 @@ for _, edge in pairs(alive) do
 end
 redis.call('ZREMRANGEBYSCORE', gone, '-inf', whole(seen))
 
--- What nobody beats for is over by then, whoever was to forget it.
-local life = whole(4 * lease)
-for _, key in ipairs(KEYS) do
-	redis.call('PEXPIRE', key, life)
-end
-redis.call('PEXPIRE', claims(id), life)
+keep()
+redis.call('PEXPIRE', claims(id), whole(4 * lease))
 return answer

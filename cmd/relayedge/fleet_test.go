@@ -74,7 +74,7 @@ func (c *callers) come(edges []*edge, clients int, from func(i int) string) {
 				}
 				select {
 				case <-ctx.Done():
-				case <-time.After(20 * time.Millisecond): // as a client does who is refused
+				case <-time.After(200 * time.Millisecond): // as a client does who is refused
 				}
 			}
 		})
