@@ -107,6 +107,7 @@ type Fleet struct {
 	pending []Ask     // that are left for the next beat
 	latest  Beat      // the one that is under way, or was
 	sent    time.Time // when
+	begun   time.Time // when the store took the latest beat that told it all
 	renewed time.Time // when the latest beat was sent that the store took
 	told    int       // what the store has of Beat.Edges
 	seen    uint64    // and of Beat.Seen

@@ -43,10 +43,18 @@ func (f *Fleet) Done(now time.Time, r Reply) (again bool) {
 	}
 	f.gate.mu.Lock()
 	defer f.gate.mu.Unlock()
-	if r.Edges > f.edges {
-		f.scan = true
+	if f.latest.Begin {
+		f.begun = now
 	}
-	f.edges = r.Edges
+	switch {
+	case r.Edges > f.edges:
+		f.scan = true
+		f.edges = r.Edges
+	case now.Sub(f.begun) >= f.lease:
+		// Else the store may have forgotten the others, as it had this one, and they
+		// have not told it again yet.
+		f.edges = r.Edges
+	}
 	at := f.gate.at(now)
 	tight := false
 	for _, a := range r.Answers {
