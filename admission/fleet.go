@@ -103,7 +103,7 @@ type Fleet struct {
 	// Owned by the goroutine that beats.
 	life    uint64
 	begin   bool      // the store may not know this edge, or not as it is
-	scan    bool      // rows may hold enough to be told of, and are not in keys
+	scan    bool      // there are more edges: what has no claim may need one, and a claim may be too much
 	pending []Ask     // that are left for the next beat
 	latest  Beat      // the one that is under way, or was
 	sent    time.Time // when

@@ -128,7 +128,6 @@ func (f *Fleet) collect(at int64) (asks []Ask) {
 		s := f.gate.settings.Load()
 		f.rows(&f.gate.hosts, s.leastHost)
 		f.rows(&f.gate.sites, s.leastSite)
-		f.scan = false
 	}
 	for k, a := range f.asked {
 		m := f.know(k)
@@ -155,6 +154,7 @@ func (f *Fleet) collect(at int64) (asks []Ask) {
 			delete(f.keys, k)
 		}
 	}
+	f.scan = false
 	return asks
 }
 
@@ -196,8 +196,11 @@ func (f *Fleet) ask(m *shared, open int, full, at int64) (Ask, bool) {
 	}
 	n := max(1, f.edges)
 	switch {
-	case m.most == 0: // no newcomer has come by whom to know the cap
-		a.Need, a.Want = open, open
+	case m.most == 0: // no cap, or no newcomer by whom to know it
+		if !m.tight {
+			a.Held = 0
+		}
+		a.Need, a.Want = a.Held, a.Held
 	case m.tight:
 		if open > 0 || m.refused > 0 {
 			// Some of what nobody has, and of the last of it nothing: that is for
@@ -224,9 +227,12 @@ func (f *Fleet) ask(m *shared, open int, full, at int64) (Ask, bool) {
 		a.Held = open
 	}
 	// An ask brings the total up to date too, which may be why somebody was refused.
-	tell := f.begin || a.Want != m.claim || m.refused > 0
+	all := f.begin || f.scan
+	tell := all || a.Want != m.claim || m.refused > 0
 	if !m.tight && m.refused == 0 && a.Want > 0 && a.Need <= m.claim && m.claim <= 2*a.Want {
-		tell = f.begin // it has enough, and not much too much
+		// It has enough, and not much too much; but where more edges are to have their
+		// part without a claim, there may be less for claims.
+		tell = all
 		a.Want = max(a.Want, m.claim)
 	}
 	m.refused = 0
