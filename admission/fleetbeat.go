@@ -46,13 +46,13 @@ func (f *Fleet) Done(now time.Time, r Reply) (again bool) {
 	if f.latest.Begin {
 		f.begun = now
 	}
-	switch {
-	case r.Edges > f.edges:
+	if r.Edges > f.heard {
 		f.scan = true
-		f.edges = r.Edges
-	case now.Sub(f.begun) >= f.lease:
-		// Else the store may have forgotten the others, as it had this one, and they
-		// have not told it again yet.
+	}
+	f.heard = r.Edges
+	if r.Edges > f.edges || now.Sub(f.begun) >= f.lease {
+		// Soon after the store did not know this edge it may have forgotten the others
+		// too, who have not told it again yet.
 		f.edges = r.Edges
 	}
 	at := f.gate.at(now)
@@ -136,9 +136,11 @@ func (f *Fleet) collect(at int64) (asks []Ask) {
 		}
 		m.refused += a.refused
 		m.recent = max(m.recent, a.most)
-		if _, full := f.row(k); a.rate && !m.rate {
+		if _, full := f.row(k); a.spent > 0 && !m.rate {
 			m.begin(full, at, a.fold)
 		}
+		// Not what of it is left by now: the others have refilled theirs meanwhile too.
+		m.spent = max(m.spent, a.spent)
 	}
 	clear(f.asked)
 	f.all.recent = f.gate.settings.Load().limits.MaxConnections
