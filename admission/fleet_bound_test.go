@@ -121,7 +121,10 @@ func TestFleetHoldsTheRate(t *testing.T) {
 			"come all": func(*rapid.T) { e := edge(); come(e, 200) },
 			"beat":     func(*rapid.T) { w.beat(edge()) },
 			"beats":    func(*rapid.T) { w.settle(1) },
-			"a reply is lost": func(*rapid.T) {
+			"a reply is lost": func(t *rapid.T) {
+				if burst < n {
+					t.Skip("each edge has a whole connection then, until it hears of the others")
+				}
 				e := edge()
 				b := e.fleet.Beat(w.now)
 				w.ledger.Beat(name(e, b), b, w.now)

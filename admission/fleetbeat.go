@@ -238,8 +238,6 @@ func (f *Fleet) ask(m *shared, open int, full, at int64) (Ask, bool) {
 		a.Want = max(a.Want, m.claim)
 	}
 	m.refused = 0
-	m.claim = min(m.claim, a.Want)
-
 	if m.rate {
 		m.spent += m.sent // no answer has come to it
 		m.sent = 0
@@ -250,6 +248,10 @@ func (f *Fleet) ask(m *shared, open int, full, at int64) (Ask, bool) {
 		case max(m.full, full) <= at:
 			m.rate = false
 		}
+	}
+	if tell {
+		// The store may take away what is beyond that, and the answer may be lost.
+		m.claim = min(m.claim, a.Need)
 	}
 	return a, tell
 }
