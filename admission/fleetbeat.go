@@ -223,7 +223,10 @@ func (f *Fleet) ask(m *shared, open int, full, at int64) (Ask, bool) {
 	if m.refused > 0 {
 		m.keep = at + claimKept
 	}
-	if at < m.keep && m.claim > a.Want {
+	if m.total > m.most && m.most > 0 {
+		// There is more than the cap, so nobody can use more than is open.
+		a.Held, a.Need, a.Want = open, open, open
+	} else if at < m.keep && m.claim > a.Want {
 		// Whoever was refused may be on the way back.
 		a.Need, a.Want = max(a.Need, open), m.claim
 		a.Held = open
