@@ -29,6 +29,9 @@ type Config struct {
 	// OrderOpen reports whether a CA's validation may come, which then gets in
 	// while the caps are full; nil is never. A reload does not change it.
 	OrderOpen func() bool
+	// Tickets is where the secrets behind session tickets are shared with other
+	// edges; nil: they are this process's own. A reload does not change it.
+	Tickets   TicketStore
 	Upstreams map[string]upstream.Config
 	Dial      upstream.DialFunc // nil: the network. A reload does not change it.
 	Engine    string            // auto or stream. A reload does not change it.
@@ -58,6 +61,7 @@ type Server struct {
 	serve   func(*session)
 	dial    upstream.DialFunc
 	tickets *tickets
+	shared  TicketStore // of the secrets behind tickets; nil: they are not shared
 	stats   *stats
 	log     *slog.Logger
 
@@ -98,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		gate: gate, places: admission.NewHandshakes(1), serve: engines[cfg.Engine], dial: cfg.Dial,
-		tickets: newTickets(), stats: newStats(), log: cfg.Log, sessions: make(map[*session]struct{}),
+		tickets: newTickets(), shared: cfg.Tickets, stats: newStats(), log: cfg.Log, sessions: make(map[*session]struct{}),
 		draining: make(chan struct{}),
 	}
 	s.room.most, s.lane = int64(cfg.Room), newLane(cfg.OrderOpen, cfg.Room)
@@ -122,7 +126,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	checking, endChecks := context.WithCancel(context.Background())
 	defer endChecks()
 	run := &serving{ctx: ctx, fail: fail, checking: checking}
-	run.accepts.Go(func() { s.rotateTickets(ctx) })
+	if s.shared != nil {
+		run.accepts.Go(func() { s.shareTickets(ctx) })
+	} else {
+		run.accepts.Go(func() { s.rotateTickets(ctx) })
+	}
 	run.accepts.Go(func() { s.watchBalancers(ctx) })
 	s.mu.Lock()
 	s.serving = run
