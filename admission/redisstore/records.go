@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	_ "embed"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,7 +21,7 @@ const (
 	// MaxRecordBytes bounds a record's value.
 	MaxRecordBytes = 1 << 20
 	// maxNameBytes bounds a record's name, and that of a lock.
-	maxNameBytes = 512
+	maxNameBytes = 1024
 	// maxRecords bounds how many records a space has.
 	maxRecords = 8192
 	// recordWait is how long an operation on records waits for the store. They are
@@ -34,8 +33,6 @@ const (
 
 	// maxFaultBytes bounds what is told of the server's words.
 	maxFaultBytes = 200
-
-	timeBytes = 8
 )
 
 var (
@@ -82,22 +79,10 @@ func (s *Store) Records(space string) (*Records, error) {
 
 func (r *Records) key(name string) string { return r.list + ":" + name }
 
-// Info describes a record.
-type Info struct {
-	Size     int // of its value
-	Modified time.Time
-}
-
 // Get returns the value of a record.
 func (r *Records) Get(ctx context.Context, name string) ([]byte, error) {
-	value, _, _, err := r.get(ctx, name)
+	value, _, err := r.get(ctx, name)
 	return value, err
-}
-
-// Stat describes a record. It reads all of it.
-func (r *Records) Stat(ctx context.Context, name string) (Info, error) {
-	value, modified, _, err := r.get(ctx, name)
-	return Info{len(value), modified}, err
 }
 
 // stored is a record as the store has it.
@@ -106,41 +91,36 @@ type stored struct {
 	left   time.Duration // how long it is still kept
 }
 
-func (r *Records) get(ctx context.Context, name string) (value []byte, modified time.Time, s stored, err error) {
+func (r *Records) get(ctx context.Context, name string) (value []byte, s stored, err error) {
 	if !validName(name) {
-		return nil, modified, s, errName
+		return nil, s, errName
 	}
-	most := strconv.Itoa(MaxRecordBytes + timeBytes + sealBytes)
+	most := strconv.Itoa(MaxRecordBytes + sealBytes)
 	answer, err := r.do(ctx, "get", name, most)
 	if err != nil {
-		return nil, modified, s, err
+		return nil, s, err
 	}
 	pair, err := answer.ToArray()
 	if err != nil || len(pair) != 2 {
-		return nil, modified, s, errNoAnswer
+		return nil, s, errNoAnswer
 	}
 	if pair[0].IsNil() {
-		return nil, modified, s, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+		return nil, s, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
 	text, err := pair[0].ToString()
 	left, errLeft := pair[1].AsInt64()
 	if err != nil || errLeft != nil {
-		return nil, modified, s, errNoAnswer
+		return nil, s, errNoAnswer
 	}
 	s = stored{[]byte(text), time.Duration(left) * time.Millisecond}
-	plain, err := r.sealer.open(r.key(name), s.sealed)
-	if err == nil && len(plain) < timeBytes {
-		err = ErrSealed
+	if value, err = r.sealer.open(r.key(name), s.sealed); err != nil {
+		return nil, s, fmt.Errorf("%s: %w", r.key(name), err)
 	}
-	if err != nil {
-		return nil, modified, s, fmt.Errorf("%s: %w", r.key(name), err)
-	}
-	return plain[timeBytes:], time.UnixMilli(int64(binary.BigEndian.Uint64(plain))), s, nil
+	return value, s, nil
 }
 
 func (r *Records) sealed(name string, value []byte) []byte {
-	plain := binary.BigEndian.AppendUint64(make([]byte, 0, timeBytes+len(value)), uint64(time.Now().UnixMilli()))
-	return r.sealer.seal(r.key(name), append(plain, value...))
+	return r.sealer.seal(r.key(name), value)
 }
 
 // Put stores a record for life, in place of the one of that name. Under the context

@@ -21,7 +21,7 @@ func (r *Records) Value(name string, life time.Duration) *Value { return &Value{
 // Load returns the value, which version it is, and how long ago it was put there, by
 // the server's clock. Where there is none, the version is empty.
 func (v *Value) Load(ctx context.Context) (value []byte, version string, age time.Duration, err error) {
-	value, _, s, err := v.records.get(ctx, v.name)
+	value, s, err := v.records.get(ctx, v.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "", 0, nil
 	}
