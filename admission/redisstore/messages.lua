@@ -54,6 +54,10 @@ end
 
 local function whole(number) return string.format('%.0f', number) end
 
+local function store(key, owes)
+	redis.call('SET', key, whole(now) .. ' ' .. whole(owes), 'PX', whole(math.max(1, math.ceil(owes / 1000000))))
+end
+
 local function bucket(window, b)
 	if b.limit < 0 then
 		return full(window, b.length * 1000)
@@ -62,9 +66,13 @@ local function bucket(window, b)
 	local held = read('GET', b.key)
 	if held then
 		local seen, owes = string.match(held, '^(%d+) (%d+)$')
+		seen, owes = tonumber(seen), tonumber(owes)
 		if seen then
-			-- Where the clock was set back, nothing is refilled and nothing is owed for it.
 			b.owes = math.min(math.max(0, owes - math.max(0, now - seen) * 1000), b.burst)
+			if seen > now then
+				-- The server's clock was set back: what is owed is owed from now.
+				store(b.key, b.owes)
+			end
 		end
 	end
 	local short = b.owes + b.cost - b.burst
@@ -72,11 +80,6 @@ local function bucket(window, b)
 		return full(window, math.ceil(short / 1000))
 	end
 	room(window, math.floor((b.burst - b.owes) / b.cost), math.ceil(b.owes / 1000), math.ceil((b.owes + b.cost) / 1000))
-end
-
-local function chargeBucket(b)
-	local owes = b.owes + b.cost
-	redis.call('SET', b.key, whole(now) .. ' ' .. whole(owes), 'PX', whole(math.ceil(owes / 1000000)))
 end
 
 local function leaves(s, at) return (at + s.length) * 1000 - now end
@@ -179,7 +182,7 @@ if wait > 0 then
 	end
 elseif ARGV[1] == '1' then
 	for _, b in ipairs(buckets) do
-		chargeBucket(b)
+		store(b.key, b.owes + b.cost)
 	end
 	for _, s in ipairs(slides) do
 		chargeSlide(s)

@@ -65,7 +65,7 @@ const inFlight = 512
 
 const (
 	// dialTimeout bounds connecting, TLS included.
-	dialTimeout = time.Second
+	dialTimeout = 2 * time.Second
 	// silence is how long a connection may be without an answer before it is given
 	// up for a new one.
 	silence = time.Second
@@ -198,7 +198,9 @@ func (s *Store) connect() error {
 		return nil
 	}
 	client, err := rueidis.NewClient(s.option)
-	if err != nil {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errSilent
+	} else if err != nil {
 		return err
 	}
 	s.client.Store(&client)
@@ -207,6 +209,7 @@ func (s *Store) connect() error {
 
 var (
 	errAway     = errors.New("the store is away")
+	errSilent   = errors.New("no connection within 2 s")
 	errOverdue  = errors.New("no answer within 50 ms")
 	errTooMany  = errors.New("too many decisions wait for an answer")
 	errNoAnswer = errors.New("the answer is none")

@@ -125,7 +125,7 @@ func (s *standing) suite() limitstest.Store {
 		Now: s.now, Advance: s.advance,
 		Slack:     2 * time.Millisecond,
 		Instances: len(s.stores),
-		Samples:   50,
+		Samples:   20,
 		Left:      func(testing.TB) int { return s.left() },
 	}
 }

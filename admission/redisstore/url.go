@@ -85,6 +85,9 @@ func (u URL) parse() (*address, error) {
 	default:
 		return nil, errScheme
 	}
+	if strings.Contains(rest, hidden) {
+		return nil, errors.New("holds " + hidden + ", which stands for what is not shown; write that")
+	}
 	rest, query, _ := strings.Cut(rest, "?")
 	if strings.Contains(rest, "#") || strings.Contains(query, "#") {
 		return nil, errors.New("has a #, which a URL of a store has no use for; inside a password it is written %23")
@@ -156,6 +159,8 @@ func (a *address) list(servers string) error {
 			host, number = h, n
 		} else if strings.HasPrefix(server, "[") && strings.HasSuffix(server, "]") {
 			host = server[1 : len(server)-1]
+		} else if strings.Contains(server, ":") {
+			host = "" // an IPv6 address, whose port nobody could tell
 		}
 		n, err := strconv.ParseUint(number, 10, 16)
 		if err != nil || n == 0 || !validHost(host) {

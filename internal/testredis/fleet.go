@@ -28,10 +28,10 @@ func StartSentinel(t testing.TB, name string, master *Server, replicas int) *Ser
 	t.Helper()
 	s := newServer(t, "redis-sentinel")
 	// It keeps its state in its configuration.
-	file := filepath.Join(filepath.Dir(s.socket), "sentinel.conf")
+	file := filepath.Join(filepath.Dir(s.Socket), "sentinel.conf")
 	text := fmt.Sprintf("port %s\nbind 127.0.0.1\nunixsocket %s\ndir %s\nsentinel monitor %s 127.0.0.1 %s 1\n"+
 		"sentinel down-after-milliseconds %s 1000\nsentinel failover-timeout %s 6000\n",
-		s.port(), s.socket, filepath.Dir(s.socket), name, master.port(), name, name)
+		s.port(), s.Socket, filepath.Dir(s.Socket), name, master.port(), name, name)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ type conn struct {
 }
 
 func (s *Server) dial() (*conn, error) {
-	c, err := net.DialTimeout("unix", s.socket, patience)
+	c, err := net.DialTimeout("unix", s.Socket, patience)
 	if err != nil {
 		return nil, err
 	}

@@ -21,19 +21,19 @@ const patience = time.Minute
 // Server is one redis-server. Its methods are for one goroutine at a time, but
 // Ask, which is safe beside them.
 type Server struct {
-	Addr string // "127.0.0.1:port"
+	Addr   string // "127.0.0.1:port"
+	Socket string // its unix socket, where Ask asks, whatever is made of the port
 
 	t      testing.TB
 	name   string
 	args   []string
-	socket string // where Ask asks, whatever is made of the port
 	out    log
 	cmd    *exec.Cmd     // nil while it is stopped
 	exited chan struct{} // closed at the end of cmd
 }
 
 // Start runs a redis-server until the test's end. The arguments are added to its
-// command line ("--requirepass", "secret").
+// command line ("--requirepass", "secret", with which Ask is no longer answered).
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s := newServer(t, "redis-server")
@@ -77,9 +77,9 @@ func newServer(t testing.TB, program string) *Server {
 		Addr:   fmt.Sprintf("127.0.0.1:%d", testport.Free(t)),
 		t:      t,
 		name:   program,
-		socket: filepath.Join(folder, "redis.sock"),
+		Socket: filepath.Join(folder, "redis.sock"),
 	}
-	s.args = []string{path, "--bind", "127.0.0.1", "--unixsocket", s.socket, "--dir", folder,
+	s.args = []string{path, "--bind", "127.0.0.1", "--unixsocket", s.Socket, "--dir", folder,
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning",
 		"--repl-diskless-sync-delay", "0"}
 	return s
@@ -125,7 +125,7 @@ func (s *Server) Start() {
 		default:
 		}
 		pong, err := s.ask("PING")
-		return err == nil && pong == "PONG"
+		return pong == "PONG" || err != nil && strings.HasPrefix(err.Error(), "NOAUTH")
 	})
 }
 
@@ -137,7 +137,7 @@ func (s *Server) Stop() {
 	s.cmd.Process.Kill()
 	<-s.exited
 	s.cmd = nil
-	os.Remove(s.socket)
+	os.Remove(s.Socket)
 }
 
 // Pid returns the process's id.
