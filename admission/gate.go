@@ -16,11 +16,12 @@ type Reason string
 
 // The gate's reasons, in the order in which it looks.
 const (
-	Denied         Reason = "denied"          // the address is on the deny list
-	MaxConnections Reason = "max_connections" // the global cap is reached
-	PerIPCap       Reason = "per_ip_cap"      // the host's cap is reached
-	PerPrefixCap   Reason = "per_prefix_cap"  // the site's cap is reached
-	ConnectionRate Reason = "connection_rate" // the host or the site opens connections too fast
+	Denied           Reason = "denied"            // the address is on the deny list
+	StoreUnavailable Reason = "store_unavailable" // the gate of a fleet is alone, and refuses then
+	MaxConnections   Reason = "max_connections"   // the global cap is reached
+	PerIPCap         Reason = "per_ip_cap"        // the host's cap is reached
+	PerPrefixCap     Reason = "per_prefix_cap"    // the site's cap is reached
+	ConnectionRate   Reason = "connection_rate"   // the host or the site opens connections too fast
 )
 
 const (
@@ -47,6 +48,8 @@ type Gate struct {
 
 	// Written under mu, read by everyone.
 	observedHostCap, observedSiteCap, observedRate atomic.Uint64
+
+	fleet *Fleet // its side of a fleet, or nil; set before the gate is used
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -182,14 +185,28 @@ func (g *Gate) lock(addr netip.Addr) (client, bool) {
 // enter charges a newcomer's global slot and its keys. The caller holds mu.
 func (g *Gate) enter(c *client, at int64) (host, site uint32, reason Reason) {
 	g.tick(at)
-	if g.open >= c.settings.limits.MaxConnections {
+	if g.fleet.shut() {
+		return 0, 0, StoreUnavailable
+	}
+	if g.full(c.settings.limits.MaxConnections) {
 		return 0, 0, MaxConnections
 	}
 	host, site, reason = g.charge(c, at)
 	if reason == "" {
 		g.open++
+		if g.fleet != nil && g.fleet.edges > 0 {
+			g.fleet.fill(&g.fleet.all, g.open, c.settings.limits.MaxConnections)
+		}
 	}
 	return host, site, reason
+}
+
+// full reports whether there may be no further connection.
+func (g *Gate) full(most int) bool {
+	if g.fleet == nil {
+		return g.open >= most
+	}
+	return g.fleet.capped(key{}, &g.fleet.all, g.open, most)
 }
 
 // charge charges the keys of c, all or nothing. The caller holds mu.
@@ -203,15 +220,17 @@ func (g *Gate) charge(c *client, at int64) (host, site uint32, reason Reason) {
 		site = g.sites.find(c.site)
 	}
 	h, w := g.hosts.row(host), g.sites.row(site)
-	hostCapped, siteCapped := s.host.capped(h), s.site.capped(w)
-	hostFull, hostPaid := s.host.charge(h, at)
-	siteFull, sitePaid := s.site.charge(w, at)
+	sharedHost, sharedSite := g.fleet.find(c.host), g.fleet.find(c.site)
+	hostCapped := g.fleet.capped(c.host, sharedHost, int(h.open), s.host.most)
+	siteCapped := c.hasSite && g.fleet.capped(c.site, sharedSite, int(w.open), s.site.most)
+	hostPaid := s.host.charge(sharedHost.bucket(h), at, s.host.fold(g.fleet))
+	sitePaid := s.site.charge(sharedSite.bucket(w), at, s.site.fold(g.fleet))
 	switch {
 	case hostCapped && !s.host.observeCap:
 		return 0, 0, PerIPCap
 	case siteCapped && !s.site.observeCap:
 		return 0, 0, PerPrefixCap
-	case !hostPaid && !s.host.observeRate, !sitePaid && !s.site.observeRate:
+	case !hostPaid.ok && !s.host.observeRate, !sitePaid.ok && !s.site.observeRate:
 		return 0, 0, ConnectionRate
 	}
 	// It gets in. What stands against it by now is observed only; such a bucket
@@ -223,15 +242,17 @@ func (g *Gate) charge(c *client, at int64) (host, site uint32, reason Reason) {
 	if siteCapped {
 		g.observedSiteCap.Add(1)
 	}
-	if !hostPaid {
+	if !hostPaid.ok {
 		g.observedRate.Add(1)
 	}
-	if !sitePaid {
+	if !sitePaid.ok {
 		g.observedRate.Add(1)
 	}
-	host = g.hosts.take(host, c.host, hostFull)
+	host = g.hosts.take(host, c.host, hostPaid.full)
+	g.fleet.took(c.host, sharedHost, int(g.hosts.row(host).open), &s.host, hostPaid, at)
 	if c.hasSite {
-		site = g.sites.take(site, c.site, siteFull)
+		site = g.sites.take(site, c.site, sitePaid.full)
+		g.fleet.took(c.site, sharedSite, int(g.sites.row(site).open), &s.site, sitePaid, at)
 	}
 	return host, site, ""
 }

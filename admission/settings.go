@@ -14,6 +14,8 @@ type settings struct {
 	deny     Networks
 	ordinary *scopes              // of the addresses that are in no class
 	classes  *bart.Table[*scopes] // nil: there are none
+
+	leastHost, leastSite int // the lowest cap of a host and of a site that there is for anybody; 0: none
 }
 
 // scopes are what the limits say of the host and the site of an address.
@@ -33,7 +35,23 @@ func newSettings(l Limits) (*settings, error) {
 		return nil, err
 	}
 	l = l.clone()
-	return &settings{limits: l, deny: NewNetworks(l.Deny), ordinary: newScopes(l), classes: newClassTable(l)}, nil
+	next := &settings{limits: l, deny: NewNetworks(l.Deny), ordinary: newScopes(l), classes: newClassTable(l)}
+	next.least(l)
+	for _, c := range l.Classes {
+		next.least(c.within(l))
+	}
+	return next, nil
+}
+
+// least lowers the lowest caps to those of l.
+func (s *settings) least(l Limits) {
+	lower := func(least *int, most int) {
+		if most > 0 && (*least == 0 || most < *least) {
+			*least = most
+		}
+	}
+	lower(&s.leastHost, l.MaxConnectionsPerIP)
+	lower(&s.leastSite, l.MaxConnectionsPerIPv648)
 }
 
 // of returns the scopes of an address that is bare and looked through.
@@ -64,20 +82,21 @@ func newScope(most, rate, burst int, observeCap, observeRate bool) scope {
 	return s
 }
 
-// capped reports whether r may have no further connection.
-func (s *scope) capped(r *row) bool {
-	return s.most > 0 && int(r.open) >= s.most
+// payment is what a bucket makes of a connection.
+type payment struct {
+	full int64 // when the bucket is full again
+	ok   bool  // it has paid; if not, its debt stays
 }
 
-// charge returns when the bucket of r will be full again once it has paid for
-// a connection at the time at. If it cannot pay, ok is false and its debt stays.
-func (s *scope) charge(r *row, at int64) (full int64, ok bool) {
+// charge charges a connection, fold times, at the time at to a bucket that is full
+// again at the time full.
+func (s *scope) charge(full, at, fold int64) payment {
 	if s.cost == 0 {
-		return r.full, true
+		return payment{full, true}
 	}
-	full = max(r.full, at) + s.cost
-	if full-at > s.burst {
-		return r.full, false
+	next := max(full, at) + s.cost*fold
+	if next-at > s.burst {
+		return payment{full, false}
 	}
-	return full, true
+	return payment{next, true}
 }

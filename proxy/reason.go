@@ -28,7 +28,6 @@ const (
 	RequestRate            Reason = "request_rate"            // over the request limit
 	Drain                  Reason = "drain"                   // still open at the end of drain_secs
 	Descriptors            Reason = "descriptors"             // no descriptor was left
-	StoreUnavailable       Reason = "store_unavailable"       // the shared store did not answer
 	TaskPanic              Reason = "task_panic"              // a fault of ours, which ended this connection only
 
 	// Ends that are nobody's fault.
@@ -36,6 +35,10 @@ const (
 	UpstreamClosed Reason = "upstream_closed" // the relay ended it
 	Reset          Reason = "reset"           // either side reset it
 )
+
+// StoreUnavailable says that the store that edges share did not answer, and the
+// policy refuses then. The gate is one that says so.
+const StoreUnavailable = admission.StoreUnavailable
 
 // refusals are the reasons of relayedge_rejections_total.
 var refusals = []Reason{

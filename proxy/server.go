@@ -19,6 +19,9 @@ import (
 type Config struct {
 	Listeners []Listener
 	Limits    Limits
+	// Gate decides by Limits who comes in. It may be nil: then it is one of the
+	// server's own. A reload does not change it.
+	Gate *admission.Gate
 	// Room is how many connections there are descriptors for, or 0 where that is
 	// no matter: who comes beyond it is refused at accept (Descriptors), so that
 	// the rest of the process keeps what it needs. A reload does not change it.
@@ -96,9 +99,12 @@ type destination struct {
 // New builds the edge from a config in the ranges of its tags. It starts nothing;
 // it fails as Prepare does, or on an engine that is unknown.
 func New(cfg Config) (*Server, error) {
-	gate, err := admission.NewGate(admission.DefaultLimits())
-	if err != nil {
-		return nil, err
+	gate := cfg.Gate
+	if gate == nil {
+		var err error
+		if gate, err = admission.NewGate(admission.DefaultLimits()); err != nil {
+			return nil, err
+		}
 	}
 	s := &Server{
 		gate: gate, places: admission.NewHandshakes(1), serve: engines[cfg.Engine], dial: cfg.Dial,

@@ -84,8 +84,13 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 		return err
 	}
 	defer relay.close()
+	fleet, err := openFleet(p, log)
+	if err != nil {
+		return err
+	}
+	defer fleet.close()
 	d := descriptors(p)
-	edge, err := openEdge(p, store, relay, d.Room(), log)
+	edge, err := openEdge(p, store, relay, fleet.gate, d.Room(), log)
 	if err != nil {
 		return err
 	}
@@ -108,10 +113,11 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 		})
 	}
 	tasks.Go(func() { store.Watch(background) })
+	fleet.run(background, &tasks)
 
 	reloader := newReloader(p, from.file, edge, log)
 	metrics, err := service.ServeMetrics(background, p.Metrics, telemetry.Options{
-		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(append(edge.server.Families(), expiry(store), reloader.Family()), store.Families()...)}}, relay.groups(p)...),
+		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(append(edge.server.Families(), expiry(store), reloader.Family()), slices.Concat(store.Families(), fleet.families())...)}}, relay.groups(p)...),
 		Process:   true,
 		GoRuntime: true,
 		Ready:     edge.server.Ready,

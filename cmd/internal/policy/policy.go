@@ -7,6 +7,7 @@ package policy
 import (
 	"errors"
 
+	"relayedge/admission/redisstore"
 	"relayedge/internal/control"
 	"relayedge/internal/logging"
 	"relayedge/internal/policyfile"
@@ -27,6 +28,7 @@ type Policy struct {
 	Metrics      telemetry.Config           `key:"metrics" doc:"the edge's metrics endpoint"`
 	Control      control.Config             `key:"control" doc:"the edge's control socket"`
 	Relay        relaycore.Config           `key:"relay" doc:"the relay that is shipped with the edge"`
+	Redis        redisstore.Config          `key:"redis" doc:"what several processes share; without a url, nothing"`
 	Log          logging.Config             `key:"log" doc:"what is logged, on standard error"`
 
 	relayWritten bool

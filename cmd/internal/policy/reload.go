@@ -79,6 +79,8 @@ var effects = []struct {
 	{"relay.metrics.namespace", Restart, Restart},
 	{"relay.control", Unread, Restart},
 
+	{"redis", Restart, Restart},
+
 	{"log", Live, Live},
 	{"log.level", Live, Live},
 	{"log.format", Restart, Restart},
