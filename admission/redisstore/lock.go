@@ -24,16 +24,22 @@ const (
 type held struct {
 	records     *Records
 	name, token string
+	end         context.CancelCauseFunc
 }
 
 type heldKey struct{}
 
-// fence is the lock that a context works under, as scripts have it.
-func fence(ctx context.Context, r *Records) (name, token string) {
+// fence returns the lock that a context works under, as scripts have it, and what is
+// told when it turns out to be lost.
+func fence(ctx context.Context, r *Records) (name, token string, lost func(error)) {
 	if h, ok := ctx.Value(heldKey{}).(held); ok && h.records == r {
-		return h.name, h.token
+		return h.name, h.token, func(err error) {
+			if errors.Is(err, ErrLost) {
+				h.end(ErrLost)
+			}
+		}
 	}
-	return "", ""
+	return "", "", func(error) {}
 }
 
 // Hold takes a lock, unless another holds it; then the context is nil. The context is
@@ -46,24 +52,26 @@ func (r *Records) Hold(ctx context.Context, name string) (under context.Context,
 	if !validName(name) {
 		return nil, nil, errName
 	}
-	h := held{r, name, rand.Text()}
+	ended, end := context.WithCancelCause(ctx)
+	h := held{r, name, rand.Text(), end}
 	asked := time.Now()
 	ok, err := r.verdict(ctx, "hold", name, h.token, milliseconds(lease))
 	if err != nil {
 		// It may be ours all the same, and nobody's for the length of the lease.
 		r.verdict(context.WithoutCancel(ctx), "release", name, h.token)
+		end(err)
 		return nil, nil, fmt.Errorf("the lock %s: %w", name, err)
 	}
 	if !ok {
+		end(context.Canceled)
 		return nil, nil, nil
 	}
-	under, end := context.WithCancelCause(context.WithValue(ctx, heldKey{}, h))
 	var heart sync.WaitGroup
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	// The lease counts from before the store was asked: so it ends here first.
 	lost := time.AfterFunc(time.Until(asked.Add(lease)), func() { end(ErrLost) })
-	heart.Go(func() { h.beat(beating, end, lost) })
-	return under, func() {
+	heart.Go(func() { h.beat(beating, lost) })
+	return context.WithValue(ended, heldKey{}, h), func() {
 		stop()
 		heart.Wait()
 		lost.Stop()
@@ -74,7 +82,7 @@ func (r *Records) Hold(ctx context.Context, name string) (under context.Context,
 }
 
 // beat renews the lock until ctx ends or it is lost.
-func (h held) beat(ctx context.Context, end context.CancelCauseFunc, lost *time.Timer) {
+func (h held) beat(ctx context.Context, lost *time.Timer) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
 	for {
@@ -87,7 +95,7 @@ func (h held) beat(ctx context.Context, end context.CancelCauseFunc, lost *time.
 		_, err := h.records.verdict(ctx, "renew", h.name, h.token, milliseconds(lease))
 		switch {
 		case errors.Is(err, ErrLost):
-			end(ErrLost)
+			h.end(ErrLost)
 			return
 		case err == nil:
 			if !lost.Reset(time.Until(asked.Add(lease))) {

@@ -138,9 +138,11 @@ func (r *Records) put(ctx context.Context, name string, value []byte, life time.
 	case len(value) > MaxRecordBytes:
 		return false, fmt.Errorf("%s: %w", name, errTooLarge)
 	}
-	lock, token := fence(ctx, r)
+	lock, token, lost := fence(ctx, r)
 	args := append([]string{"put", name, string(r.sealed(name, value)), milliseconds(life), strconv.Itoa(maxRecords), lock, token}, expected...)
-	return r.verdict(ctx, args...)
+	swapped, err = r.verdict(ctx, args...)
+	lost(err)
+	return swapped, err
 }
 
 // Delete removes a record, and all whose names are below its own; that nothing is
@@ -149,8 +151,9 @@ func (r *Records) Delete(ctx context.Context, name string) error {
 	if !validName(name) {
 		return errName
 	}
-	lock, token := fence(ctx, r)
+	lock, token, lost := fence(ctx, r)
 	_, err := r.verdict(ctx, "delete", name, lock, token)
+	lost(err)
 	return err
 }
 

@@ -129,12 +129,15 @@ func (d *domain) orderUnder(ctx context.Context) {
 	if err == nil {
 		err = d.keep(ctx, marked)
 	}
-	d.tellStorage(err)
 	if err != nil {
+		if ctx.Err() == nil { // else it tells of the end, and not of the storage
+			d.tellStorage(err)
+		}
 		d.keep(ctx, before)
 		d.wait = now.Add(storagePause)
 		return
 	}
+	d.tellStorage(nil)
 	d.conclude(ctx, before, d.attempt(ctx, before))
 }
 

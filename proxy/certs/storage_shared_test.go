@@ -9,13 +9,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/caddyserver/certmagic"
 
 	"relayedge/admission/redisstore"
 	"relayedge/internal/testca"
@@ -380,7 +381,7 @@ func TestAnEdgeWithAnotherSecret(t *testing.T) {
 	if d.broken != "" {
 		t.Error("what it cannot open passes for broken, and would be removed")
 	}
-	if _, err := openRecords(t, f.redis, ourSecret).Get(t.Context(), path.Join("certificates", first.store.acme.Load().key, "a.example.org/a.example.org.key")); err != nil {
+	if _, err := openRecords(t, f.redis, ourSecret).Get(t.Context(), certmagic.StorageKeys.SitePrivateKey(first.store.acme.Load().key, "a.example.org")); err != nil {
 		t.Errorf("the key: %v", err)
 	}
 	if n := f.ca.Orders(); n != 1 {
