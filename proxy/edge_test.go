@@ -49,6 +49,7 @@ type edgeConfig struct {
 	dial     upstream.DialFunc
 	certs    func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	order    func() bool // whether a CA's validation may come
+	tickets  TicketStore
 	// more are further listeners and upstreams; addresses without a dial lead to the relay too.
 	more      []Listener
 	upstreams map[string]upstream.Config
@@ -102,6 +103,7 @@ func newEdge(t *testing.T, change func(*edgeConfig)) *testEdge {
 		Limits:      cfg.limits,
 		Certificate: cfg.certs,
 		OrderOpen:   cfg.order,
+		Tickets:     cfg.tickets,
 		Upstreams:   upstreams,
 		Dial:        cfg.dial,
 		Engine:      "auto",

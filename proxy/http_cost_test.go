@@ -158,7 +158,7 @@ func BenchmarkKept(b *testing.B) {
 	for _, protocol := range []string{"tcp", "http"} {
 		b.Run(protocol, func(b *testing.B) {
 			address := costEdge(b, protocol)
-			before := inUse()
+			before := memoryInUse()
 			var held []net.Conn
 			for range connections {
 				conn, err := net.Dial("tcp", address)
@@ -168,7 +168,7 @@ func BenchmarkKept(b *testing.B) {
 				costAsk(b, conn)
 				held = append(held, conn)
 			}
-			taken := inUse() - before
+			taken := memoryInUse() - before
 			for b.Loop() { // nothing is timed
 			}
 			b.ReportMetric(float64(taken)/connections/1024, "KiB/connection")
@@ -179,7 +179,7 @@ func BenchmarkKept(b *testing.B) {
 	}
 }
 
-func inUse() int64 {
+func memoryInUse() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

@@ -35,7 +35,10 @@ type Config struct {
 	OrderOpen func() bool
 	// Guard is asked before anything is made of a request to a listener with
 	// protocol: http; nil lets all in.
-	Guard     *httpguard.Guard
+	Guard *httpguard.Guard
+	// Tickets is where the secrets behind session tickets are shared with other
+	// edges; nil: they are this process's own. A reload does not change it.
+	Tickets   TicketStore
 	Upstreams map[string]upstream.Config
 	Dial      upstream.DialFunc // nil: the network. A reload does not change it.
 	Engine    string            // auto or stream. A reload does not change it.
@@ -65,6 +68,7 @@ type Server struct {
 	serve   func(*session)
 	dial    upstream.DialFunc
 	tickets *tickets
+	shared  TicketStore // of the secrets behind tickets; nil: they are not shared
 	stats   *stats
 	log     *slog.Logger
 
@@ -108,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		gate: gate, places: admission.NewHandshakes(1), serve: engines[cfg.Engine], dial: cfg.Dial,
-		tickets: newTickets(), stats: newStats(), log: cfg.Log, sessions: make(map[*session]struct{}),
+		tickets: newTickets(), shared: cfg.Tickets, stats: newStats(), log: cfg.Log, sessions: make(map[*session]struct{}),
 		draining: make(chan struct{}),
 	}
 	s.room.most, s.lane = int64(cfg.Room), newLane(cfg.OrderOpen, cfg.Room)
@@ -132,7 +136,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	checking, endChecks := context.WithCancel(context.Background())
 	defer endChecks()
 	run := &serving{ctx: ctx, fail: fail, checking: checking}
-	run.accepts.Go(func() { s.rotateTickets(ctx) })
+	if s.shared != nil {
+		run.accepts.Go(func() { s.shareTickets(ctx) })
+	} else {
+		run.accepts.Go(func() { s.rotateTickets(ctx) })
+	}
 	run.accepts.Go(func() { s.watchBalancers(ctx) })
 	s.mu.Lock()
 	s.serving = run

@@ -5,6 +5,7 @@ import (
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
+	"slices"
 	"sync"
 	"time"
 )
@@ -16,13 +17,16 @@ const (
 	ticketSecrets = 4
 )
 
-// tickets are the secrets behind session tickets, one set for the process. Each
-// listener has keys of its own derived from them, so that a session which one
-// listener made (without asking for a client certificate, say) is none at another,
-// and none at the same one once it asks for others.
+// ticketSecret is what the keys of tickets are derived from.
+type ticketSecret = [32]byte
+
+// tickets are the secrets behind session tickets, one set for the process, or for
+// all edges that share them. Each listener has keys of its own derived from them, so
+// that a session which one listener made (without asking for a client certificate,
+// say) is none at another, and none at the same one once it asks for others.
 type tickets struct {
 	mu      sync.Mutex
-	secrets [][32]byte // the newest first
+	secrets []ticketSecret // the one that tickets are made with first
 }
 
 func newTickets() *tickets {
@@ -31,16 +35,34 @@ func newTickets() *tickets {
 	return t
 }
 
-// rotate makes a secret and forgets the oldest.
-func (t *tickets) rotate() {
-	var secret [32]byte
+func newTicketSecret() (secret ticketSecret) {
 	rand.Read(secret[:]) // never fails: it ends the process instead
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.secrets = append([][32]byte{secret}, t.secrets[:min(len(t.secrets), ticketSecrets-1)]...)
+	return secret
 }
 
-// of derives the keys for one use, the newest first.
+// rotate makes a secret and forgets the oldest.
+func (t *tickets) rotate() {
+	secret := newTicketSecret()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.secrets = append([]ticketSecret{secret}, t.secrets[:min(len(t.secrets), ticketSecrets-1)]...)
+}
+
+// set puts other secrets in the place of all there are.
+func (t *tickets) set(secrets []ticketSecret) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.secrets = secrets
+}
+
+// are reports whether these are the secrets, in this order.
+func (t *tickets) are(secrets []ticketSecret) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Equal(t.secrets, secrets)
+}
+
+// of derives the keys for one use, in the order of the secrets.
 func (t *tickets) of(use string) [][32]byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()

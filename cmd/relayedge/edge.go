@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 
-	"relayedge/admission"
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/hostport"
@@ -33,7 +32,7 @@ type edge struct {
 }
 
 // openEdge opens the sockets of a policy and builds the edge on them.
-func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, gate *admission.Gate, room int, log *slog.Logger) (*edge, error) {
+func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fleet, room int, log *slog.Logger) (*edge, error) {
 	guard, err := newRequestGuard(p)
 	if err != nil {
 		return nil, err
@@ -45,7 +44,7 @@ func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, gate *admi
 		return nil, err
 	}
 	cfg := e.config(p, o)
-	cfg.Gate, cfg.Room, cfg.OrderOpen, cfg.Engine, cfg.Log = gate, room, store.OrderOpen, p.Engine, log
+	cfg.Gate, cfg.Tickets, cfg.Room, cfg.OrderOpen, cfg.Engine, cfg.Log = fleet.gate, fleet.ticketStore(), room, store.OrderOpen, p.Engine, log
 	if e.server, err = proxy.New(cfg); err != nil {
 		o.abandon()
 		return nil, err

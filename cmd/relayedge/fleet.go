@@ -20,6 +20,9 @@ type fleet struct {
 	gate  *admission.Gate // nil: the edge's limits are its own
 	store *redisstore.Store
 	beats *redisstore.Fleet
+
+	certificates *redisstore.Records
+	tickets      *redisstore.Value
 }
 
 func openFleet(p *policy.Policy, log *slog.Logger) (*fleet, error) {
@@ -40,7 +43,12 @@ func openFleet(p *policy.Policy, log *slog.Logger) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fleet{gate, store, store.Fleet(side)}, nil
+	f := &fleet{gate: gate, store: store, beats: store.Fleet(side)}
+	if err := f.openRecords(); err != nil {
+		store.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // run keeps the edge in its fleet until ctx ends. It returns when the others know

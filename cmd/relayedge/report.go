@@ -102,7 +102,11 @@ func lookAtMachine(m *service.Machine) {
 		}
 	}
 	if acme := p.Certificates.ACME; acme.Enabled() {
-		if err := acme.ProbeStorage(); err != nil {
+		probe := acme.ProbeStorage
+		if acme.InRedis() {
+			probe = func() error { return probeShared(p, m.Log()) }
+		}
+		if err := probe(); err != nil {
 			m.Fault("certificates.acme.storage", "%v", err)
 		}
 		if acme.UsesHTTP() {

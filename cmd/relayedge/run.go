@@ -75,7 +75,12 @@ func choosePolicy(c *cobra.Command, file string, quick *quickFlags) (*policy.Pol
 // run builds everything, then starts everything, and returns when it has
 // drained. It prints on out where it serves.
 func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, out io.Writer) error {
-	store, err := certs.Open(p.Certificates, log)
+	fleet, err := openFleet(p, log)
+	if err != nil {
+		return err
+	}
+	defer fleet.close()
+	store, err := certs.OpenShared(p.Certificates, fleet.shared(), log)
 	if err != nil {
 		return err
 	}
@@ -84,13 +89,8 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 		return err
 	}
 	defer relay.close()
-	fleet, err := openFleet(p, log)
-	if err != nil {
-		return err
-	}
-	defer fleet.close()
 	d := descriptors(p)
-	edge, err := openEdge(p, store, relay, fleet.gate, d.Room(), log)
+	edge, err := openEdge(p, store, relay, fleet, d.Room(), log)
 	if err != nil {
 		return err
 	}

@@ -177,7 +177,7 @@ func (d *decoder) names(n *yaml.Node, v reflect.Value, f *field, key string, at 
 
 // elementOf is the field of one element of a list or map: what holds for the elements stays.
 func elementOf(f *field) *field {
-	return &field{key: f.key, shape: f.shape.elem, enum: f.enum, path: f.path, pathBehind: f.pathBehind, file: f.file, doc: f.doc, required: true}
+	return &field{key: f.key, shape: f.shape.elem, enum: f.enum, path: f.path, pathBehind: f.pathBehind, file: f.file, word: f.word, doc: f.doc, required: true}
 }
 
 func (d *decoder) list(n *yaml.Node, v reflect.Value, f *field, key string, at position) {
@@ -291,7 +291,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, f *field, s *shape, key 
 
 // resolvePath makes a relative path relative to the file's folder.
 func (d *decoder) resolvePath(v reflect.Value, f *field) {
-	if !f.path || v.Kind() != reflect.String {
+	if !f.path || v.Kind() != reflect.String || f.word != "" && v.String() == f.word {
 		return
 	}
 	p, found := strings.CutPrefix(v.String(), f.pathBehind)

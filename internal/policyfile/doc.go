@@ -15,6 +15,7 @@
 //	path:"true"             a file path: relative ones are relative to the folder of the policy file;
 //	                        path:"unix" says so of what stands behind "unix:", other texts stay;
 //	                        path:"socket" of a socket, which is none of the files that [Files] names
+//	word:"redis"            a text that stands for itself where else a path does
 //	doc:"what it does"      one phrase
 //
 // Field types: bool, int, string, any type with UnmarshalText (netip.Prefix,

@@ -47,7 +47,8 @@ type field struct {
 	path     bool
 	// pathBehind is the prefix behind which a path stands; a text without it is none.
 	pathBehind string
-	file       bool // a path of something that is opened, not of a socket
+	file       bool   // a path of something that is opened, not of a socket
+	word       string // a text that is no path
 	doc        string
 }
 
@@ -177,6 +178,7 @@ func readField(s *shape, sf reflect.StructField, key string, index []int, above 
 		zero:     sf.Tag.Get("zero"),
 		required: sf.Tag.Get("required") == "true",
 		path:     sf.Tag.Get("path") != "",
+		word:     sf.Tag.Get("word"),
 		doc:      sf.Tag.Get("doc"),
 	}
 	wrong := func(why string) {

@@ -33,7 +33,7 @@ func Values(v any) (values []Value) {
 // are, each with the file. Sockets are none.
 func Files(v any) (files []Value) {
 	walk(reflect.Indirect(reflect.ValueOf(v)), &field{shape: shapeOf(v)}, "", true, func(v reflect.Value, f *field, key string) {
-		if f.file && f.shape.kind == kindString && v.String() != "" {
+		if f.file && f.shape.kind == kindString && v.String() != "" && v.String() != f.word {
 			files = append(files, Value{key, v.String()})
 		}
 	})

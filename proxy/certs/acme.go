@@ -41,7 +41,7 @@ const (
 // in memory, from where it is served; only run speaks with the CA.
 type manager struct {
 	log        *slog.Logger
-	storage    *folder
+	storage    storage
 	directory  string
 	key        string // the CA's part of the storage's keys
 	challenges *challenges
@@ -60,6 +60,7 @@ type manager struct {
 	domains      []*domain // replaced as a whole
 	hold         record    // what the CA as a whole refuses
 	storageFault string    // as it was told last
+	unread       bool      // the storage could not be read when it was last
 }
 
 // orderCounts count how orders ended.
@@ -67,9 +68,13 @@ type orderCounts struct{ obtained, renewed, failed atomic.Uint64 }
 
 // openACME reads what is stored. It fails on files of the policy that cannot be
 // used; a storage that cannot be written is told and holds the orders back.
-func openACME(cfg ACME, challenges *challenges, orders *orderCounts, now time.Time, log *slog.Logger) (*manager, error) {
+func openACME(cfg ACME, shared Shared, challenges *challenges, orders *orderCounts, now time.Time, log *slog.Logger) (*manager, error) {
+	kept, err := openStorage(cfg, shared)
+	if err != nil {
+		return nil, err
+	}
 	m := &manager{
-		log: log.With("part", "acme"), storage: newFolder(cfg.Storage),
+		log: log.With("part", "acme"), storage: kept,
 		directory: cfg.directory(), key: issuerKey(cfg.directory()),
 		challenges: challenges, orders: orders,
 		changed: make(chan struct{}, 1), again: make(chan struct{}, 1),
@@ -86,7 +91,7 @@ func openACME(cfg ACME, challenges *challenges, orders *orderCounts, now time.Ti
 
 // fits reports whether the manager can go on with another section.
 func (m *manager) fits(cfg ACME) bool {
-	return m.directory == cfg.directory() && m.storage.path == cfg.Storage
+	return m.directory == cfg.directory() && m.storage.name() == cfg.Storage
 }
 
 // newAuthority reads the files of the section.
@@ -122,7 +127,7 @@ func (m *manager) newAuthority(cfg ACME) (*authority, error) {
 // openDomains has one domain for each name: the one that is held, or else what
 // is stored of the name.
 func (m *manager) openDomains(names []string, held []*domain, now time.Time) ([]*domain, error) {
-	ctx := context.Background() // of reads in a folder, which do not wait
+	ctx := context.Background() // a storage answers within seconds, or says so
 	var domains []*domain
 	for _, written := range names {
 		name, err := orderableName(written)
@@ -171,9 +176,9 @@ func notBase64URL(r rune) bool {
 func (m *manager) begin(ctx context.Context, now time.Time) {
 	fresh := !m.storage.Exists(ctx, "orders")
 	err := m.storage.probe(ctx)
-	kind := volatile(m.storage.path)
+	kind := m.storage.volatile()
 	if kind != "" {
-		m.log.Warn("the storage is on a file system that is commonly gone after a restart: its certificates are ordered anew then, until the CA refuses; put it on a disk or a volume", "storage", m.storage.path, "kind", kind)
+		m.log.Warn("the storage is on a file system that is commonly gone after a restart: its certificates are ordered anew then, until the CA refuses; put it on a disk or a volume", "storage", m.storage.name(), "kind", kind)
 	}
 	if fresh {
 		delay := firstOrderDelay
@@ -181,7 +186,7 @@ func (m *manager) begin(ctx context.Context, now time.Time) {
 			delay = firstOrderDelayVolatile
 		}
 		m.firstAt = now.Add(delay)
-		m.log.Info("the storage is new: the first order waits", "storage", m.storage.path, "for", delay)
+		m.log.Info("the storage is new: the first order waits", "storage", m.storage.name(), "for", delay)
 	}
 	m.hold = loadRecord(ctx, m.storage, m.recordKey("ca"), now)
 	if err == nil {
@@ -205,11 +210,28 @@ func (m *manager) tellStorage(err error) {
 	switch {
 	case text == m.storageFault:
 	case text == "":
-		m.log.Info("the storage can be written again", "storage", m.storage.path)
+		m.log.Info("the storage can be written again", "storage", m.storage.name())
 	default:
-		m.log.Error("nothing is ordered, since it could not be kept: "+text, "storage", m.storage.path)
+		m.log.Error("nothing is ordered, since it could not be kept: "+text, "storage", m.storage.name())
 	}
 	m.storageFault = text
+}
+
+// reads takes how a read of the storage went, and reports whether it says what is
+// stored. It logs once when it does not, and when it does again.
+func (m *manager) reads(err error) bool {
+	away, unread := errors.AsType[*storageAway](err)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case unread == m.unread:
+	case unread:
+		m.log.Error("the storage cannot be read; what is loaded is served on, and nothing else until it can", "storage", m.storage.name(), "error", away)
+	default:
+		m.log.Info("the storage can be read again", "storage", m.storage.name())
+	}
+	m.unread = unread
+	return !unread
 }
 
 // start has run looked after by tasks. No manager does nothing.
@@ -251,6 +273,9 @@ func (m *manager) run(ctx context.Context) {
 	})
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
+	if kept, ok := m.storage.(*sharedStorage); ok {
+		tasks.Go(func() { kept.watchChallenges(ctx, m.challenges) })
+	}
 	slots := make(chan struct{}, atOnce)
 	tended := make(map[*domain]context.CancelFunc)
 	for {
@@ -295,6 +320,17 @@ func (m *manager) refused(ctx context.Context, now time.Time, err error, retryAf
 	m.log.Error("the CA cannot be used at the moment; certificates in force are served on", "directory", m.directory, "error", m.hold.Fault, "next_attempt", m.hold.Next)
 	// Where it cannot be kept, a restart asks the CA once more.
 	m.hold.store(ctx, m.storage, m.recordKey("ca"))
+}
+
+// lookAtHold takes over what other processes of the storage have noted of the CA.
+func (m *manager) lookAtHold(ctx context.Context, now time.Time) {
+	noted, err := readRecord(ctx, m.storage, m.recordKey("ca"), now)
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hold = noted
 }
 
 // reached notes that the CA took an order.

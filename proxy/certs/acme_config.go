@@ -42,11 +42,17 @@ type ACME struct {
 	EABKeyFile   string   `key:"eab_key_file" default:"" path:"true" doc:"file with the key of the external account binding, in base64url as the CA gives it"`
 	Challenges   []string `key:"challenges" default:"[tls-alpn-01, http-01]" enum:"tls-alpn-01|http-01" doc:"how the CA is shown that the names are ours, in this order"`
 	HTTPBind     string   `key:"http_bind" default:"[::]:80" doc:"where http-01 is answered, host:port; everything else there is redirected to https"`
-	Storage      string   `key:"storage" default:"/var/lib/relayedge" path:"true" doc:"folder for certificates, their keys and the account; it must outlast restarts"`
+	Storage      string   `key:"storage" default:"/var/lib/relayedge" path:"true" word:"redis" doc:"folder for certificates, their keys and the account, which must outlast restarts; or redis: the store of the redis section, which all edges of a fleet share"`
 }
 
 // Enabled reports whether any name is to be ordered.
 func (c ACME) Enabled() bool { return len(c.Domains) > 0 }
+
+// storageRedis is the storage that is no folder.
+const storageRedis = "redis"
+
+// InRedis reports whether what is ordered is kept in the store that edges share.
+func (c ACME) InRedis() bool { return c.Storage == storageRedis }
 
 // directory is the CA's, written or not.
 func (c ACME) directory() string { return cmp.Or(c.DirectoryURL, letsEncrypt) }
@@ -115,7 +121,7 @@ func (c ACME) Validate() error {
 		}
 	}
 	if c.Storage == "" {
-		fault("storage", "is empty; name a folder that outlasts restarts")
+		fault("storage", "is empty; name a folder that outlasts restarts, or write redis")
 	}
 	return errors.Join(faults...)
 }

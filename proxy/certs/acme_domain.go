@@ -28,6 +28,7 @@ type domain struct {
 	broken  string    // why what is stored cannot be used
 	wait    time.Time // nothing is ordered before; not kept
 	stapled time.Time
+	kept    time.Time // when the storage was told to keep what is the name's
 
 	mu     sync.Mutex // guards record for those who read it meanwhile
 	record record
@@ -70,6 +71,9 @@ func (d *domain) watch(ctx context.Context, slots chan struct{}) {
 func (d *domain) tend(ctx context.Context) {
 	now := time.Now()
 	d.load(ctx, now)
+	if now.Sub(d.kept) >= keepInterval && d.storage.keep(ctx, certmagic.StorageKeys.CertsSitePrefix(d.key, d.name), d.recordKey(path.Join("names", d.name)), d.recordKey("ca"), accountFolder(d.key)) == nil {
+		d.kept = now
+	}
 	if d.served.Load() != nil && !now.Before(d.asks()) {
 		d.ask(ctx)
 	}
@@ -84,20 +88,32 @@ func (d *domain) tend(ctx context.Context) {
 // order has the certificate ordered or renewed. Whoever may order the name holds
 // its lock in the storage.
 func (d *domain) order(ctx context.Context) {
-	lock := "order_" + d.name
-	switch ok, err := d.storage.TryLock(ctx, lock); {
+	under, release, err := d.storage.hold(ctx, "order_"+d.name)
+	switch {
 	case err != nil:
-		d.tellStorage(storageFault(d.storage.path, err))
+		if ctx.Err() == nil {
+			d.tellStorage(d.storage.unusable(err))
+		}
 		d.wait = time.Now().Add(storagePause)
 		return
-	case !ok:
+	case under == nil:
 		d.wait = time.Now().Add(lookInterval)
 		return
 	}
-	defer d.storage.Unlock(ctx, lock)
-	// Another process may have ordered before this one had the lock.
+	defer release()
+	d.orderUnder(under)
+	if under.Err() != nil && ctx.Err() == nil {
+		d.log.Warn("the lock of an order was lost while it was under way: this process was frozen, or cut off from the storage; whoever has the lock goes on", "domain", d.name)
+		d.wait = time.Now().Add(lookInterval)
+	}
+}
+
+// orderUnder is order under the name's lock, which ctx ends with.
+func (d *domain) orderUnder(ctx context.Context) {
+	// Another process may have ordered before this one had the lock, or been refused.
 	now := time.Now()
 	d.load(ctx, now)
+	d.lookAtHold(ctx, now)
 	d.mu.Lock()
 	if stored := loadRecord(ctx, d.storage, d.recordKey(path.Join("names", d.name)), now); !stored.Next.IsZero() || stored.Serial != "" {
 		d.record = stored
@@ -113,12 +129,15 @@ func (d *domain) order(ctx context.Context) {
 	if err == nil {
 		err = d.keep(ctx, marked)
 	}
-	d.tellStorage(err)
 	if err != nil {
+		if ctx.Err() == nil { // else it tells of the end, and not of the storage
+			d.tellStorage(err)
+		}
 		d.keep(ctx, before)
 		d.wait = now.Add(storagePause)
 		return
 	}
+	d.tellStorage(nil)
 	d.conclude(ctx, before, d.attempt(ctx, before))
 }
 
@@ -167,8 +186,8 @@ func (d *domain) conclude(ctx context.Context, before record, r result) {
 		leaf := d.served.Load().Leaf
 		var done record
 		done.noted(leaf, r.info, now)
-		if err := d.keep(ctx, done); err != nil {
-			d.tellStorage(storageFault(d.storage.path, err))
+		if err := d.keep(ctx, done); err != nil && ctx.Err() == nil {
+			d.tellStorage(d.storage.unusable(err))
 		}
 		if r.renewal {
 			d.orders.renewed.Add(1)
@@ -197,8 +216,8 @@ func (d *domain) conclude(ctx context.Context, before record, r result) {
 	d.orders.failed.Add(1)
 	after := before
 	after.failed(now, orderPauses, r.retryAfter, quoted(cause.Error()))
-	if err := d.keep(ctx, after); err != nil {
-		d.tellStorage(storageFault(d.storage.path, err))
+	if err := d.keep(ctx, after); err != nil && ctx.Err() == nil {
+		d.tellStorage(d.storage.unusable(err))
 	}
 	told := []any{"domain", d.name, "error", after.Fault, "failures", after.Failures, "next_attempt", after.Next}
 	if cert := d.served.Load(); cert != nil {
@@ -263,13 +282,15 @@ func (d *domain) keep(ctx context.Context, r record) error {
 // load takes the certificate from the storage, if it is another one than before.
 func (d *domain) load(ctx context.Context, now time.Time) {
 	chain, err := d.storage.Load(ctx, certmagic.StorageKeys.SiteCert(d.key, d.name))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(chain, d.chain) {
+	if !d.reads(err) || errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(chain, d.chain) {
 		return
 	}
 	var cert tls.Certificate
 	if err == nil {
 		var key []byte
-		if key, err = d.storage.Load(ctx, certmagic.StorageKeys.SitePrivateKey(d.key, d.name)); err == nil {
+		if key, err = d.storage.Load(ctx, certmagic.StorageKeys.SitePrivateKey(d.key, d.name)); !d.reads(err) {
+			return
+		} else if err == nil {
 			cert, err = tls.X509KeyPair(chain, key)
 		}
 	}
@@ -279,7 +300,7 @@ func (d *domain) load(ctx context.Context, now time.Time) {
 	if err != nil {
 		if text := quoted(err.Error()); text != d.broken {
 			d.broken = text
-			d.log.Warn("a stored certificate cannot be used", "domain", d.name, "storage", d.storage.path, "error", text)
+			d.log.Warn("a stored certificate cannot be used", "domain", d.name, "storage", d.storage.name(), "error", text)
 		}
 		return
 	}

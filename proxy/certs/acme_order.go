@@ -116,7 +116,8 @@ func (a *authority) obtain(ctx context.Context, line *line, client *acme.Client,
 		return nil, err
 	}
 	params.Replaces = at.replaces
-	solvers := map[string]acmez.Solver{challengeALPN: alpnSolver{a.challenges}, challengeHTTP: httpSolver{a.challenges}}
+	others, _ := a.storage.(*sharedStorage)
+	solvers := map[string]acmez.Solver{challengeALPN: solver(alpnSolver{a.challenges}, others), challengeHTTP: solver(httpSolver{a.challenges}, others)}
 	var faults []error
 	for _, challenge := range a.answerable() {
 		before := line.orders()
@@ -170,7 +171,11 @@ func (a *authority) client(line *line) *acme.Client {
 }
 
 func (a *authority) accountKey(file string) string {
-	return path.Join("acme", certmagic.StorageKeys.Safe(a.key), "account", file)
+	return path.Join(accountFolder(a.key), file)
+}
+
+func accountFolder(key string) string {
+	return path.Join("acme", certmagic.StorageKeys.Safe(key), "account")
 }
 
 // account loads the account, or registers one. The key is stored before it is
@@ -179,7 +184,14 @@ func (a *authority) account(ctx context.Context, client *acme.Client) (acme.Acco
 	a.registering.Lock()
 	defer a.registering.Unlock()
 	var account acme.Account
-	key, err := a.accountSecret(ctx)
+	// Two processes that register at once would end with the key of one and the
+	// account of the other.
+	lock := "account_" + certmagic.StorageKeys.Safe(a.key)
+	if err := a.storage.Lock(ctx, lock); err != nil {
+		return account, err
+	}
+	defer a.storage.Unlock(context.WithoutCancel(ctx), lock)
+	key, made, err := a.accountSecret(ctx)
 	if err != nil {
 		return account, err
 	}
@@ -188,7 +200,7 @@ func (a *authority) account(ctx context.Context, client *acme.Client) (acme.Acco
 		contact = []string{"mailto:" + a.email}
 	}
 	data, err := a.storage.Load(ctx, a.accountKey("account.json"))
-	if err == nil && json.Unmarshal(data, &account) == nil && account.Status == acme.StatusValid && account.Location != "" {
+	if !made && err == nil && json.Unmarshal(data, &account) == nil && account.Status == acme.StatusValid && account.Location != "" {
 		account.PrivateKey = key
 		if (len(contact) == 0) == (len(account.Contact) == 0) && (len(contact) == 0 || contact[0] == account.Contact[0]) {
 			return account, nil
@@ -218,26 +230,25 @@ func (a *authority) account(ctx context.Context, client *acme.Client) (acme.Acco
 }
 
 // accountSecret loads the account's private key, or makes one.
-func (a *authority) accountSecret(ctx context.Context) (*ecdsa.PrivateKey, error) {
+func (a *authority) accountSecret(ctx context.Context) (key *ecdsa.PrivateKey, made bool, err error) {
 	data, err := a.storage.Load(ctx, a.accountKey("account.key"))
 	switch {
 	case err == nil:
 		secret, err := certmagic.PEMDecodePrivateKey(data)
 		if key, ok := secret.(*ecdsa.PrivateKey); ok && err == nil {
-			return key, nil
+			return key, false, nil
 		}
-		return nil, fmt.Errorf("the account's key in %s cannot be read; put it back, or remove the folder %s for a new account", a.storage.path, a.accountKey(""))
+		return nil, false, fmt.Errorf("the account's key in %s cannot be read; put it back, or remove the folder %s for a new account", a.storage.name(), a.accountKey(""))
 	case !errors.Is(err, fs.ErrNotExist):
-		return nil, err
+		return nil, false, err
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
+	if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, false, err
 	}
 	if data, err = certmagic.PEMEncodePrivateKey(key); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return key, a.storage.Store(ctx, a.accountKey("account.key"), data)
+	return key, true, a.storage.Store(ctx, a.accountKey("account.key"), data)
 }
 
 // renewalInfo asks when the CA wants a certificate renewed.

@@ -122,23 +122,30 @@ func serialOf(leaf *x509.Certificate) string { return leaf.SerialNumber.Text(16)
 
 // loadRecord returns the record at key; one that is not there, or not to be
 // read, is empty.
-func loadRecord(ctx context.Context, storage *folder, key string, now time.Time) record {
-	var r record
-	data, err := storage.Load(ctx, key)
-	if err != nil || json.Unmarshal(data, &r) != nil {
-		return record{}
-	}
-	r.Failures = max(r.Failures, 0)
-	r.settle(now)
+func loadRecord(ctx context.Context, kept storage, key string, now time.Time) record {
+	r, _ := readRecord(ctx, kept, key, now)
 	return r
 }
 
-func (r record) store(ctx context.Context, storage *folder, key string) error {
+func readRecord(ctx context.Context, kept storage, key string, now time.Time) (r record, err error) {
+	data, err := kept.Load(ctx, key)
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err != nil {
+		return record{}, err
+	}
+	r.Failures = max(r.Failures, 0)
+	r.settle(now)
+	return r, nil
+}
+
+func (r record) store(ctx context.Context, kept storage, key string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return storage.Store(ctx, key, data)
+	return kept.Store(ctx, key, data)
 }
 
 // saidRetry finds the time in the words of a CA that refuses for a while.

@@ -40,10 +40,26 @@ type folder struct {
 	locks map[string]*os.File // held by this process
 }
 
-var _ certmagic.Storage = (*folder)(nil)
+var _ storage = (*folder)(nil)
 
 func newFolder(path string) *folder {
 	return &folder{path: path, locks: make(map[string]*os.File)}
+}
+
+func (f *folder) name() string             { return f.path }
+func (f *folder) volatile() string         { return volatile(f.path) }
+func (f *folder) unusable(err error) error { return storageFault(f.path, err) }
+
+// keep does nothing: a folder forgets nothing by itself.
+func (f *folder) keep(context.Context, ...string) error { return nil }
+
+// hold takes a lock, which is the kernel's and cannot be lost.
+func (f *folder) hold(ctx context.Context, name string) (under context.Context, release func(), err error) {
+	ok, err := f.TryLock(ctx, name)
+	if err != nil || !ok {
+		return nil, nil, err
+	}
+	return ctx, func() { f.Unlock(ctx, name) }, nil
 }
 
 // root opens the folder. A folder that is missing is not there to be read.

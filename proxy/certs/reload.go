@@ -90,7 +90,7 @@ func (r *Reload) openNames(now time.Time) (err error) {
 			return err
 		}
 	} else {
-		if r.acme, err = openACME(cfg, s.challenges, &s.orders, now, s.log); err != nil {
+		if r.acme, err = openACME(cfg, s.shared, s.challenges, &s.orders, now, s.log); err != nil {
 			return err
 		}
 		r.authority, r.domains = r.acme.authority.Load(), r.acme.domains

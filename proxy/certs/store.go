@@ -76,6 +76,7 @@ type Store struct {
 	plain      string      // the http_bind of the start; empty: none
 	challenges *challenges // of every manager that this store has had
 	orders     orderCounts
+	shared     Shared // nil: there is none
 	served     atomic.Pointer[snapshot]
 	acme       atomic.Pointer[manager] // nil if nothing is ordered
 	reloaded   chan struct{}           // acme is another one
@@ -88,8 +89,13 @@ type Store struct {
 // names its files, what is wrong and what to do, all pairs' faults in one go; one
 // outside its validity is served, with a warning, since clients may still want
 // it more than no edge at all.
-func Open(cfg Config, log *slog.Logger) (*Store, error) {
-	s := &Store{log: log, challenges: newChallenges(), reloaded: make(chan struct{}, 1), plain: cfg.ACME.plain()}
+func Open(cfg Config, log *slog.Logger) (*Store, error) { return OpenShared(cfg, nil, log) }
+
+// OpenShared is Open with a storage that edges share, for certificates.acme.storage:
+// redis. What cannot be read there at the start is looked for again, as what cannot be
+// ordered is.
+func OpenShared(cfg Config, shared Shared, log *slog.Logger) (*Store, error) {
+	s := &Store{log: log, shared: shared, challenges: newChallenges(), reloaded: make(chan struct{}, 1), plain: cfg.ACME.plain()}
 	r, err := s.Prepare(cfg)
 	if err != nil {
 		return nil, err
@@ -121,8 +127,9 @@ func (s *Store) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error
 func (s *Store) NotAfter() time.Time { return s.served.Load().notAfter }
 
 // OrderOpen reports whether a CA has been asked to validate a name by
-// tls-alpn-01 and has not said how that ended: whether a validation may come.
-func (s *Store) OrderOpen() bool { return s.challenges.tls.Load() > 0 }
+// tls-alpn-01 and has not said how that ended: whether a validation may come. Of a
+// storage that edges share, the orders of all of them count.
+func (s *Store) OrderOpen() bool { return s.challenges.validating() }
 
 // WithoutHTTP01 says that http_bind could not be bound, or is not served any
 // longer: from here the other challenge is used alone.

@@ -19,11 +19,13 @@ func Validation(hello *tls.ClientHelloInfo) bool {
 	return len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == ValidationProtocol
 }
 
-// challenges are the answers to what a CA has been asked to validate. They are
-// in memory alone, so that no handshake waits for anything.
+// challenges are the answers to what a CA has been asked to validate, by this edge or
+// by another one that shares its storage. They are in memory alone, so that no
+// handshake waits for anything.
 type challenges struct {
 	tls    atomic.Int32 // how many of certs there are
 	noHTTP atomic.Bool  // http-01 cannot be answered
+	others atomic.Pointer[answers]
 
 	mu     sync.RWMutex
 	certs  map[string]*tls.Certificate // by name
@@ -41,7 +43,7 @@ func newChallenges() *challenges {
 // validation has not been asked for.
 func (c *challenges) certificate(serverName string) (*tls.Certificate, error) {
 	var buf [MaxNameLen]byte
-	if c == nil || c.tls.Load() == 0 || len(serverName) > MaxNameLen {
+	if c == nil || !c.validating() || len(serverName) > MaxNameLen {
 		return nil, ErrUnknownName
 	}
 	name, ok := AppendName(buf[:0], serverName)
@@ -53,6 +55,9 @@ func (c *challenges) certificate(serverName string) (*tls.Certificate, error) {
 	if cert := c.certs[string(name)]; cert != nil {
 		return cert, nil
 	}
+	if others := c.others.Load(); others != nil && others.certs[string(name)] != nil {
+		return others.certs[string(name)], nil
+	}
 	return nil, ErrUnknownName
 }
 
@@ -60,7 +65,23 @@ func (c *challenges) certificate(serverName string) (*tls.Certificate, error) {
 func (c *challenges) keyAuthorization(name, token string) string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.tokens[tokenOf{name, token}]
+	asked := tokenOf{name, token}
+	if answer := c.tokens[asked]; answer != "" {
+		return answer
+	}
+	if others := c.others.Load(); others != nil {
+		return others.tokens[asked]
+	}
+	return ""
+}
+
+// validating reports whether a validation by tls-alpn-01 may come.
+func (c *challenges) validating() bool {
+	if c.tls.Load() > 0 {
+		return true
+	}
+	others := c.others.Load()
+	return others != nil && len(others.certs) > 0
 }
 
 // alpnSolver and httpSolver tell the challenges what acmez wants answered. They

@@ -184,6 +184,9 @@ func (j *judgement) acme() {
 		}
 		return
 	}
+	if acme.InRedis() && !j.Redis.Enabled() && j.doc.Clean("redis") {
+		j.fault(section+".storage", "is redis, and the section redis has no url; write it, as in redis: {url: redis://127.0.0.1:6379, secret_file: /etc/relayedge/redis.secret}, or name a folder (./redis is one)")
+	}
 	answers := false
 	for i, l := range j.Listeners {
 		if l.TLS != "terminate" || !j.clean(i, "tls") {

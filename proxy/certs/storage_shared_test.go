@@ -1,0 +1,484 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+
+	"relayedge/admission/redisstore"
+	"relayedge/internal/testca"
+	"relayedge/internal/testredis"
+)
+
+// openRecords opens the storage of one edge in a Redis.
+func openRecords(t *testing.T, server *testredis.Server, secret string) *redisstore.Records {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "secret")
+	try(t, os.WriteFile(file, []byte(secret), 0o600))
+	store, err := redisstore.Open(redisstore.Config{URL: redisstore.URL("redis://" + server.Addr), SecretFile: file, Prefix: "relayedge"}, slog.New(slog.DiscardHandler))
+	try(t, err)
+	t.Cleanup(store.Close)
+	records, err := store.Records("certificates")
+	try(t, err)
+	return records
+}
+
+var ourSecret = strings.Repeat("0123456789abcdef", 4)
+
+// fleet are edges over one Redis, whose names one CA validates.
+type fleet struct {
+	*site
+	redis *testredis.Server
+	edges []*fleetEdge
+}
+
+// fleetEdge is one of them.
+type fleetEdge struct {
+	store   *Store
+	j       journal
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// newFleet has the CA, the Redis and the sockets where the CA validates.
+func newFleet(t *testing.T, o testca.Options, challenge string, domains ...string) *fleet {
+	t.Helper()
+	redis := testredis.Start(t)
+	f := &fleet{site: newSite(t, o, domains...), redis: redis}
+	f.cfg.Storage, f.cfg.Challenges = storageRedis, []string{challenge}
+	return f
+}
+
+// used has the storage be one that has been used: the first order of a new one waits.
+func (f *fleet) used() {
+	f.Helper()
+	try(f.T, openRecords(f.T, f.redis, ourSecret).Put(f.Context(), "orders/used", nil, time.Hour))
+}
+
+// add starts another edge.
+func (f *fleet) add() *fleetEdge {
+	f.Helper()
+	e := new(fleetEdge)
+	store, err := OpenShared(Config{ACME: f.cfg}, openRecords(f.T, f.redis, ourSecret), e.j.logger())
+	try(f.T, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	e.store, e.stop = store, cancel
+	e.running.Go(func() { store.Watch(ctx) })
+	f.Cleanup(e.end)
+	f.edges = append(f.edges, e)
+	return e
+}
+
+func (e *fleetEdge) end() {
+	e.stop()
+	e.running.Wait()
+}
+
+// answer has the sockets answered by the edge that choose names at each connection.
+func (f *fleet) answer(choose func() *Store) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	validation := &tls.Config{NextProtos: []string{ValidationProtocol}, GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return choose().Certificate(hello)
+	}}
+	running.Go(func() {
+		accept(ctx, f.tls, func(conn net.Conn) {
+			tls.Server(conn, validation).HandshakeContext(ctx)
+			conn.Close()
+		})
+	})
+	// Of several servers on one socket, whoever is free would answer.
+	running.Go(func() {
+		accept(ctx, f.http, func(conn net.Conn) {
+			one := &single{conn: conn, done: make(chan struct{})}
+			choose().ServeHTTP01(ctx, one)
+		})
+	})
+	f.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+}
+
+// single is a listener of one connection, which ends when that does.
+type single struct {
+	conn net.Conn
+	once sync.Once
+	done chan struct{}
+}
+
+type singleConn struct {
+	net.Conn
+	of *single
+}
+
+func (c singleConn) Close() error {
+	defer c.of.Close()
+	return c.Conn.Close()
+}
+
+func (l *single) Accept() (net.Conn, error) {
+	if conn := l.conn; conn != nil {
+		l.conn = nil
+		return singleConn{conn, l}, nil
+	}
+	<-l.done
+	return nil, net.ErrClosed
+}
+
+func (l *single) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *single) Addr() net.Addr { return &net.TCPAddr{} }
+
+// orders reports whether an edge has an order open itself.
+func (e *fleetEdge) orders() bool {
+	c := e.store.challenges
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.certs)+len(c.tokens) > 0
+}
+
+// has reports whether an edge serves a certificate for a name.
+func (e *fleetEdge) has(name string) bool {
+	_, err := e.store.Certificate(helloFor(0x0304, name, 0x0403))
+	return err == nil
+}
+
+func (e *fleetEdge) leaf(name string) string {
+	cert, err := e.store.Certificate(helloFor(0x0304, name, 0x0403))
+	if err != nil {
+		return err.Error()
+	}
+	return serialOf(cert.Leaf)
+}
+
+// Three edges that start at once on a new Redis place one order for a name, whose
+// validations are answered by the edges that did not order; each serves the
+// certificate, and nobody who reads the Redis finds a key.
+func TestThreeEdgesPlaceOneOrder(t *testing.T) {
+	for _, challenge := range []string{challengeALPN, challengeHTTP} {
+		t.Run(challenge, func(t *testing.T) {
+			t.Parallel()
+			names := []string{"a.example.org", "b.example.org", "c.example.org"}
+			f := newFleet(t, testca.Options{}, challenge, names...)
+			for range 3 {
+				f.add()
+			}
+			var mu sync.Mutex
+			answered, alone := 0, 0
+			f.answer(func() *Store {
+				mu.Lock()
+				defer mu.Unlock()
+				answered++
+				for _, e := range f.edges {
+					if !e.orders() {
+						if challenge == challengeALPN && !e.store.OrderOpen() {
+							t.Error("the lane of an edge that does not order is shut")
+						}
+						return e.store
+					}
+				}
+				alone++ // each of the three orders one of the names
+				return f.edges[answered%3].store
+			})
+			for _, e := range f.edges {
+				f.until("three certificates at each edge", func() bool {
+					return !slices.ContainsFunc(names, func(name string) bool { return !e.has(name) })
+				})
+			}
+			if n := f.ca.Orders(); n != 3 {
+				t.Errorf("%d orders for three names", n)
+			}
+			for _, name := range names {
+				if a, b, c := f.edges[0].leaf(name), f.edges[1].leaf(name), f.edges[2].leaf(name); a != b || b != c {
+					t.Errorf("%s: the edges serve %s, %s, %s", name, a, b, c)
+				}
+			}
+			t.Logf("%d validations, %d of them while every edge ordered", answered, alone)
+			for _, key := range f.redis.Keys() {
+				if left := f.redis.Ask("PTTL", key).(int64); left <= 0 {
+					t.Errorf("%s has no end", key)
+				}
+				if f.redis.Ask("TYPE", key) != "string" {
+					continue
+				}
+				for _, clear := range []string{"-----BEGIN", "PRIVATE", "CERTIFICATE", "ops@example.org", "\"status\""} {
+					if strings.Contains(f.redis.Ask("GET", key).(string), clear) {
+						t.Errorf("%s holds %q in clear", key, clear)
+					}
+				}
+			}
+			f.until("the challenges are gone", func() bool {
+				return !slices.ContainsFunc(f.redis.Keys(), func(key string) bool { return strings.Contains(key, challengeFolder) })
+			})
+			f.until("no lane is open", func() bool {
+				return !slices.ContainsFunc(f.edges, func(e *fleetEdge) bool { return e.store.OrderOpen() })
+			})
+		})
+	}
+}
+
+// One edge orders, and another one alone answers the CA.
+func TestAnotherEdgeAnswers(t *testing.T) {
+	for _, challenge := range []string{challengeALPN, challengeHTTP} {
+		t.Run(challenge, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, testca.Options{}, challenge, "a.example.org")
+			f.used()
+			f.cfg.Domains = []string{"z.example.org"} // the other one orders nothing that is asked for here
+			other := f.add()
+			other.store.acme.Load().firstAt = time.Now().Add(time.Hour)
+			f.cfg.Domains = []string{"a.example.org"}
+			f.answer(func() *Store { return other.store })
+			orders := f.add()
+			f.until("a certificate", func() bool { return orders.has("a.example.org") })
+			if n := f.ca.Orders(); n != 1 {
+				t.Errorf("%d orders", n)
+			}
+			if other.orders() {
+				t.Error("the other one has ordered")
+			}
+		})
+	}
+}
+
+// A renewed certificate reaches the other edges, and is ordered once each time.
+func TestRenewalInAFleet(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, testca.Options{Validity: time.Minute}, challengeALPN, "a.example.org")
+	f.used()
+	for range 3 {
+		f.add()
+	}
+	f.answer(func() *Store { return f.edges[0].store })
+	var first []string
+	for _, e := range f.edges {
+		f.until("a certificate at each edge", func() bool { return e.has("a.example.org") })
+		first = append(first, e.leaf("a.example.org"))
+	}
+	for i, e := range f.edges {
+		f.until("another certificate at each edge", func() bool { return e.leaf("a.example.org") != first[i] })
+	}
+	renewed := 0.0
+	for _, e := range f.edges {
+		f.store = e.store
+		renewed += f.metric("acme_orders_total", "renewed") + f.metric("acme_orders_total", "obtained")
+	}
+	if n := f.ca.Orders(); float64(n) < renewed || float64(n) > renewed+1 { // one may be under way
+		t.Errorf("%d orders for %v certificates", n, renewed)
+	}
+}
+
+// What one edge has been refused, the others know.
+func TestPausesAreShared(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, testca.Options{}, challengeALPN, "a.example.org")
+	f.used()
+	f.tls.Close() // nobody answers
+	for range 3 {
+		f.add()
+	}
+	f.until("a failed order", func() bool { return f.ca.Orders() > 0 })
+	f.until("each edge knows of it", func() bool {
+		return !slices.ContainsFunc(f.edges, func(e *fleetEdge) bool {
+			d := e.store.domains()[0]
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.record.Failures == 0
+		})
+	})
+	if n := f.ca.Orders(); n != 1 {
+		t.Errorf("%d orders for one name that fails", n)
+	}
+}
+
+// Without the Redis at the start an edge serves nothing of it and says so; it takes
+// what is there once it can, and serves it on when the Redis goes again.
+func TestRedisAwayAtTheStart(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, testca.Options{}, challengeALPN, "a.example.org")
+	f.used()
+	first := f.add()
+	f.answer(func() *Store { return first.store })
+	f.until("a certificate", func() bool { return first.has("a.example.org") })
+	first.end()
+	f.redis.Freeze()
+	began := time.Now()
+	late := f.add()
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("the start took %v", took)
+	}
+	if _, err := late.store.Certificate(helloFor(0x0304, "a.example.org", 0x0403)); err != ErrUnavailable {
+		t.Errorf("without the Redis: %v", err)
+	}
+	f.until("it says so", func() bool {
+		return slices.ContainsFunc(late.j.take(), func(line string) bool {
+			return strings.Contains(line, "ERROR nothing is ordered, since it could not be kept: storage redis cannot be used: the store does not answer")
+		})
+	})
+	f.redis.Thaw()
+	f.until("the certificate", func() bool { return late.has("a.example.org") })
+	f.redis.Stop()
+	f.until("it says that it cannot look", func() bool {
+		late.store.acme.Load().current()[0].wake()
+		return slices.ContainsFunc(late.j.take(), func(line string) bool {
+			return strings.Contains(line, "ERROR the storage cannot be read; what is loaded is served on")
+		})
+	})
+	if !late.has("a.example.org") {
+		t.Error("the certificate is gone with the Redis")
+	}
+	if n := f.ca.Orders(); n != 1 {
+		t.Errorf("%d orders", n)
+	}
+}
+
+// wake looks at the storage as watch does in its time.
+func (d *domain) wake() { d.reads(d.look()) }
+
+func (d *domain) look() error {
+	_, err := d.storage.Load(context.Background(), "look")
+	return err
+}
+
+// An edge with another secret takes nothing from the others, and orders nothing.
+func TestAnEdgeWithAnotherSecret(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, testca.Options{}, challengeALPN, "a.example.org")
+	f.used()
+	first := f.add()
+	f.answer(func() *Store { return first.store })
+	f.until("a certificate", func() bool { return first.has("a.example.org") })
+	var j journal
+	stranger, err := OpenShared(Config{ACME: f.cfg}, openRecords(t, f.redis, strings.Repeat("another secret ", 4)), j.logger())
+	try(t, err)
+	m := stranger.acme.Load()
+	d := m.current()[0]
+	m.firstAt = time.Time{}
+	for range 3 {
+		d.wait = time.Time{}
+		d.tend(t.Context())
+	}
+	if lines := strings.Join(j.take(), "\n"); strings.Count(lines, "the secret of redis.secret_file") < 2 || strings.Count(lines, "\n") > 4 {
+		t.Errorf("logged:\n%s", lines)
+	}
+	if d.broken != "" {
+		t.Error("what it cannot open passes for broken, and would be removed")
+	}
+	if _, err := openRecords(t, f.redis, ourSecret).Get(t.Context(), certmagic.StorageKeys.SitePrivateKey(first.store.acme.Load().key, "a.example.org")); err != nil {
+		t.Errorf("the key: %v", err)
+	}
+	if n := f.ca.Orders(); n != 1 {
+		t.Errorf("%d orders", n)
+	}
+}
+
+// The lock of an order that is lost ends it; who has the lock next goes on.
+func TestTheLockOfAnOrderIsLost(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, testca.Options{}, challengeALPN, "a.example.org")
+	f.used()
+	release := f.ca.Hold()
+	first := f.add()
+	f.answer(func() *Store { return first.store })
+	lock := ""
+	f.until("the lock", func() bool {
+		i := slices.IndexFunc(f.redis.Keys(), func(key string) bool { return strings.HasSuffix(key, "!order_a.example.org") })
+		if i >= 0 {
+			lock = f.redis.Keys()[i]
+		}
+		return i >= 0
+	})
+	f.redis.Ask("SET", lock, "another's", "PX", "600000")
+	f.until("the loss", func() bool {
+		return slices.ContainsFunc(first.j.take(), func(line string) bool {
+			return strings.Contains(line, "WARN the lock of an order was lost while it was under way")
+		})
+	})
+	release()
+	if got := f.redis.Ask("GET", lock); got != "another's" {
+		t.Errorf("the lock is %v", got)
+	}
+	if n := f.ca.Orders(); n != 0 || first.has("a.example.org") {
+		t.Errorf("%d orders after the loss", n)
+	}
+}
+
+// The records of a folder and of a fleet are used alike.
+func TestSharedStorage(t *testing.T) {
+	t.Parallel()
+	redis := testredis.Start(t)
+	s, ctx := newSharedStorage(openRecords(t, redis, ourSecret)), t.Context()
+	if _, err := s.Load(ctx, "a/b"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Load of nothing: %v", err)
+	}
+	if _, err := s.Stat(ctx, "a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Stat of nothing: %v", err)
+	}
+	if _, err := s.List(ctx, "a", true); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("List of nothing: %v", err)
+	}
+	for _, key := range []string{"a/b", "a/c/d", "a/c/e", "f"} {
+		try(t, s.Store(ctx, key, []byte("x")))
+	}
+	for _, tt := range []struct {
+		prefix    string
+		recursive bool
+		want      string
+	}{
+		{"a", true, "[a/b a/c/d a/c/e]"}, {"a", false, "[a/b a/c]"}, {"", false, "[a f]"}, {".", false, "[a f]"}, {"a/c", false, "[a/c/d a/c/e]"},
+	} {
+		if got, err := s.List(ctx, tt.prefix, tt.recursive); fmt.Sprint(got) != tt.want || err != nil {
+			t.Errorf("List %q: %v, %v, want %s", tt.prefix, got, err, tt.want)
+		}
+	}
+	if info, err := s.Stat(ctx, "a/c/d"); err != nil || info.Size != 1 || !info.IsTerminal {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if info, err := s.Stat(ctx, "a/c"); err != nil || info.IsTerminal {
+		t.Errorf("%+v, %v", info, err)
+	}
+	try(t, s.Delete(ctx, "a"))
+	if s.Exists(ctx, "a") || s.Exists(ctx, "a/c/d") || !s.Exists(ctx, "f") {
+		t.Error("a key is deleted with what is below, and nothing else")
+	}
+	try(t, s.Lock(ctx, "one"))
+	over, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if err := newSharedStorage(s.shared).Lock(over, "one"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a lock that is held: %v", err)
+	}
+	try(t, s.Unlock(ctx, "one"))
+	if err := s.Unlock(ctx, "one"); err == nil {
+		t.Error("a lock that is not held was given back")
+	}
+	try(t, s.probe(ctx))
+	redis.Ask("CONFIG", "SET", "maxmemory", "1")
+	if err := s.probe(ctx); err == nil || !strings.Contains(err.Error(), "storage redis cannot be used: the store: OOM") {
+		t.Errorf("without memory: %v", err)
+	}
+}
+
+// A policy that asks for a store where the process has none is refused.
+func TestRedisWithoutAStore(t *testing.T) {
+	cfg := ACME{Domains: []string{"a.example.org"}, AgreeToTerms: true, Challenges: []string{challengeALPN}, Storage: storageRedis}
+	if _, err := Open(Config{ACME: cfg}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "certificates.acme.storage: is redis, and this process has no store") {
+		t.Errorf("%v", err)
+	}
+}
