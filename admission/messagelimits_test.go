@@ -354,3 +354,73 @@ func TestMessageLimitsConfig(t *testing.T) {
 		t.Errorf("%d keys", seen)
 	}
 }
+
+// Of windows that reset at the same time the sender's is named, and the shorter.
+func TestTheSenderIsNamedFirst(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		limits MessageLimitsConfig
+		scope  Scope
+		window Window
+	}{
+		{MessageLimitsConfig{Sender: SenderMessageLimits{Hour: 1}, Global: GlobalMessageLimits{Hour: 1}}, ScopeSender, Hour},
+		{MessageLimitsConfig{Sender: SenderMessageLimits{Minute: 1}, Global: GlobalMessageLimits{Minute: 1}}, ScopeSender, Minute},
+		{MessageLimitsConfig{Sender: SenderMessageLimits{Day: -1}, Global: GlobalMessageLimits{Day: -1}}, ScopeSender, Day},
+	} {
+		m := newMessageLimits(t, tt.limits)
+		m.Take(t.Context(), numbered(1), now)
+		if d := m.Take(t.Context(), numbered(1), now); d.Allowed || d.Scope != tt.scope || d.Window != tt.window {
+			t.Errorf("%+v, want %s, %s", d, tt.scope, tt.window)
+		}
+	}
+}
+
+// Senders that begin with what they shared go on apart, and every time that is
+// kept is counted once.
+func TestSendersThatSharedGoOnApart(t *testing.T) {
+	const limit = 4
+	m, now := newMessageLimits(t, MessageLimitsConfig{Sender: SenderMessageLimits{Hour: limit}}), time.Now()
+	m.senders.bound = 2
+	m.Take(t.Context(), numbered(1), now)
+	m.Take(t.Context(), numbered(2), now)
+	now = now.Add(59 * time.Minute)
+	a, b := numberedBeside(9, 1), numberedBeside(9, 2)
+	mustTake(t, m.Take(t.Context(), a, now), limit-1)
+	mustTake(t, m.Take(t.Context(), b, now), limit-2)
+	now = now.Add(2 * time.Minute) // both get rows of their own
+	mustTake(t, m.Take(t.Context(), a, now), limit-3)
+	now = now.Add(20 * time.Minute)
+	mustTake(t, m.Take(t.Context(), b, now), limit-3)
+	mustTake(t, m.Take(t.Context(), b, now), limit-4)
+	now = now.Add(38*time.Minute + time.Second) // what was shared is over
+	mustTake(t, m.Take(t.Context(), a, now), limit-2)
+	mustTake(t, m.Take(t.Context(), b, now), limit-3)
+	now = now.Add(2 * time.Minute) // and what a had at first alone
+	mustTake(t, m.Take(t.Context(), a, now), limit-2)
+	mustTake(t, m.Take(t.Context(), b, now), limit-4)
+
+	kept := 0
+	count := func(t *tally) { kept += len(t.hour.ring) + len(t.day.ring) }
+	for i := m.senders.oldest; i != 0; i = m.senders.row(i).newer {
+		count(&m.senders.row(i).held)
+	}
+	for i := range m.senders.shared {
+		count(&m.senders.shared[i].held)
+	}
+	if kept != m.times || kept == 0 {
+		t.Errorf("room for %d times is counted, and there is room for %d", m.times, kept)
+	}
+}
+
+// What is allowed is told when all of what is counted will be gone.
+func TestResetOfWhatIsAllowed(t *testing.T) {
+	m, now := newMessageLimits(t, MessageLimitsConfig{Sender: SenderMessageLimits{Hour: 3}}), time.Now()
+	if d := m.Peek(t.Context(), numbered(1), now); !d.Reset.Equal(now.Round(0)) {
+		t.Errorf("nothing is counted, and %+v", d)
+	}
+	m.Take(t.Context(), numbered(1), now)
+	now = now.Add(10 * time.Minute)
+	if d := m.Peek(t.Context(), numbered(1), now); !d.Reset.Equal(now.Round(0).Add(50 * time.Minute)) {
+		t.Errorf("%+v, want it to reset in 50 minutes", d)
+	}
+}

@@ -124,3 +124,25 @@ func TestThrottleIsBounded(t *testing.T) {
 		t.Errorf("a refusal allocates %v times", n)
 	}
 }
+
+// A host is remembered for as long as it owes something, whenever it began.
+func TestThrottleRemembersWhoGoesOn(t *testing.T) {
+	th, now := NewThrottle(2), time.Now()
+	mustTake(t, th.Take(numbered(1), now), 1)
+	mustTake(t, th.Take(numbered(1), now.Add(50*time.Second)), 1)
+	mustTake(t, th.Take(numbered(1), now.Add(61*time.Second)), 0)
+}
+
+// A limit that does not divide the minute is never exceeded by it, and is whole.
+func TestPace(t *testing.T) {
+	minute := int64(time.Minute)
+	for _, limit := range []int64{1, 7, 20, 999, 1000, 7_000_001, maxGlobalMessages} {
+		p := paceOf(limit, minute)
+		if p.cost*limit < minute || (p.cost-1)*limit >= minute || p.burst != p.cost*limit {
+			t.Errorf("%d a minute is %+v", limit, p)
+		}
+		if n := tokens(0).left(p, 0); n != limit {
+			t.Errorf("%d a minute holds %d", limit, n)
+		}
+	}
+}
