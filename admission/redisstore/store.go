@@ -162,6 +162,8 @@ func (c Config) option() (rueidis.ClientOption, error) {
 		DisableRetry: true,
 		// Else a decision whose budget is over would take the connection with it.
 		AlwaysPipelining: true,
+		// Answers are short: 64 KiB hold the ones of all who wait.
+		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
 		Dialer:           net.Dialer{Timeout: dialTimeout, KeepAlive: silence},
 		ConnWriteTimeout: silence,
 	}
