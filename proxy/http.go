@@ -45,6 +45,8 @@ type httpSession struct {
 	moved atomic.Int64 // when bytes last moved, either way, since ready
 	stall atomic.Bool  // the relay took no byte of a request for too long
 
+	answering atomic.Bool // the relay's answer has begun, and is not passed on in full
+
 	mu       sync.Mutex
 	busy     bool       // a request has begun to come, and is not answered in full
 	draining bool       // the request in flight is the last

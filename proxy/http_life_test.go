@@ -50,23 +50,73 @@ func TestHTTPPipelining(t *testing.T) {
 	}
 }
 
-// A body that has two framings is taken by one, and what follows it is no request.
+// A body that has two framings is taken by one, and what follows it is no request,
+// whether or not the guard lets it in.
 func TestHTTPTwoFramings(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		var got []http.Header
-		e := newHTTPEdge(t, recording(&got), nil)
-		c := e.client()
-		c.send("POST /", "Content-Length: 6", "Transfer-Encoding: chunked")
-		mustWrite(t, c, []byte("0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"))
-		response, body := c.answer()
-		if response.StatusCode != 200 || !response.Close || !strings.Contains(body, "POST / relay.example.org for 192.0.2.10 with 0 bytes") {
-			t.Errorf("%s, %q", response.Status, body)
-		}
-		c.wantClosed()
-		if len(got) != 1 || got[0].Get("Content-Length") != "" {
-			t.Errorf("the relay was asked %v", got)
-		}
-	})
+	for _, refused := range []bool{false, true} {
+		inBubble(t, func(t *testing.T) {
+			var got []http.Header
+			e := newHTTPEdge(t, recording(&got), nil)
+			guard, err := httpguard.New(httpguard.Config{Limit: 1, WindowSecs: 60, NewCredentialsPerHostMinute: 1}, httpguard.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.reload(func(cfg *Config) { cfg.Guard = guard })
+			c := e.client()
+			status := 200
+			if refused {
+				c.ask("GET /")
+				got, status = nil, 429
+			}
+			c.send("POST /", "Content-Length: 6", "Transfer-Encoding: chunked")
+			mustWrite(t, c, []byte("0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"))
+			if response, body := c.answer(); response.StatusCode != status || !response.Close {
+				t.Errorf("%s, %q", response.Status, body)
+			}
+			c.wantClosed()
+			if !refused && (len(got) != 1 || got[0].Get("Content-Length") != "") || refused && len(got) != 0 {
+				t.Errorf("the relay was asked %v", got)
+			}
+		})
+	}
+}
+
+// An answer whose end is the connection's is never cut so that it looks whole,
+// whatever cuts it.
+func TestHTTPAnswersThatAreCut(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		cut  func(e *httpEdge, c *httpTester)
+	}{
+		{"drain", func(e *httpEdge, _ *httpTester) { e.drained() }},
+		{"the relay is silent", func(*httpEdge, *httpTester) { time.Sleep(300 * time.Second) }},
+		{"the client's stream has ended", func(_ *httpEdge, c *httpTester) {
+			c.Conn.(*memconn.Conn).CloseWrite()
+			time.Sleep(60 * time.Second)
+		}},
+		{"the relay closes", func(e *httpEdge, _ *httpTester) { e.relays.Close() }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				e := newHTTPEdge(t, func(w http.ResponseWriter, r *http.Request) {
+					io.WriteString(w, "part")
+					http.NewResponseController(w).Flush()
+					<-r.Context().Done()
+				}, nil)
+				c := e.client()
+				mustWrite(t, c, []byte("GET / HTTP/1.0\r\n\r\n"))
+				response, err := http.ReadResponse(c.lines, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantRead(t, response.Body, []byte("part"))
+				row.cut(e, c)
+				if rest, err := io.ReadAll(response.Body); err == nil {
+					t.Errorf("%q ended the answer as if it were whole", rest)
+				}
+			})
+		})
+	}
 }
 
 // A client that ends its stream behind its request gets the answer, as long as it

@@ -21,18 +21,20 @@ func (h *httpSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.contain()
 	h.requests++
 	h.id = h.s.id + "-" + strconv.Itoa(h.requests)
-	h.closes, h.body = false, nil
+	// net/http takes a body by its chunks where there is a Content-Length too. Whoever
+	// is before us may have taken it by its length: what follows is not believed.
+	h.closes, h.body = len(r.TransferEncoding) > 0, nil
 	h.oversized = headerFields(r) > maxHeaderFields || headerBytes(r) > h.s.terms.times.headerBytes // as it came
 	disclaim(r.Header)
 	r.Header.Set(RequestID, h.id)
 	w.Header().Set(RequestID, h.id)
-	if h.isLast() {
+	if h.closes || h.isLast() {
 		w.Header().Set("Connection", "close")
 	}
-	if h.refuses(w, r) {
-		return
+	if !h.refuses(w, r) {
+		h.pass(w, r)
 	}
-	h.pass(w, r)
+	h.answering.Store(false)
 }
 
 // refuses asks the guard, and answers a request that is over the limit.
@@ -98,9 +100,6 @@ func (h *httpSession) pass(w http.ResponseWriter, r *http.Request) {
 		h.unreached(w, reason)
 		return
 	}
-	// net/http takes a body by its chunks where there is a Content-Length too. Whoever
-	// is before us may have taken it by its length: what follows is not believed.
-	h.closes = len(r.TransferEncoding) > 0
 	out := new(*r)
 	if h.body != nil {
 		out.Body = h.body
@@ -147,6 +146,7 @@ func (h *httpSession) rewrite(r *httputil.ProxyRequest) {
 
 // amend makes the client's answer of the relay's.
 func (h *httpSession) amend(answer *http.Response) error {
+	h.answering.Store(true)
 	answer.Header.Set(RequestID, h.id)
 	if h.closes || h.isLast() {
 		answer.Header.Set("Connection", "close")

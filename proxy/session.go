@@ -206,6 +206,9 @@ func (s *session) stop(r Reason) {
 	}
 	s.stopped = true
 	s.cancel()
+	if s.http != nil && s.http.answering.Load() {
+		s.cut = true
+	}
 	s.wire.Hurry() // crypto/tls's goodbye waits for a write that waits
 	switch {
 	case s.outcome == Reset || s.outcome == WriterStall || s.outcome == TaskPanic || s.cut:
