@@ -2,8 +2,9 @@
 // identities, conversation requests, circuits, and the messages on them. It
 // owns what a session may do and how long it may take for it. It knows frames
 // (relaycore/wire), framing (relaycore/websocket), what waits for those who are
-// away (relaycore/mailbox), how they are woken (relaycore/push) and the gate
-// (admission); it does not know TLS, the edge, YAML or Prometheus.
+// away (relaycore/mailbox), how they are woken (relaycore/push), the HTTP API that it
+// serves on the same address (relaycore/api) and the gate (admission); it does not
+// know TLS, the edge, YAML or Prometheus.
 //
 // # The path of a connection
 //
@@ -22,6 +23,12 @@
 // (session.go), which reads, keeps the times and pauses; session.finish (finish.go),
 // which says goodbye.
 //
+// A connection whose first request is one of the HTTP API's takes another turn
+// after Server.judge: it becomes a caller (handover.go), which an http.Server serves
+// from there on, behind the request limit; Server.serveRoute is its routes. apiRelay
+// (apirelay.go) is what the API can ask of the relay. A caller that asks for an
+// upgrade becomes a session like any other.
+//
 // # The path of a frame
 //
 // session.frame (frames.go) takes it. A PUBLISH makes the session its identity's
@@ -39,13 +46,14 @@
 //
 // Server.Prepare judges another config, and Reload.Apply puts it in force
 // (reload.go): each table has a method bind for it, which evicts nobody. At the end of
-// its context Server.Serve drains (drain.go): 1001 to every session, spread out.
+// its context Server.Serve drains (drain.go): 1001 to every session, spread out, and
+// to callers the answer to what they have asked.
 //
 // # Locks
 //
 // None is held across a wait. directory.mu guards everything that clients have
 // in common: who is connected, requests, circuits, knocks and those who brought
-// them, identities; each of these tables is a struct without a lock of its own,
+// them, identities, contacts; each of these tables is a struct without a lock of its own,
 // whose methods say what has to go and leave the telling to the directory's
 // callers, after the lock. outbound.mu guards one session's queue. Neither of the
 // two is taken while the other is held. budget.mu guards what the sessions hold of
@@ -66,9 +74,10 @@
 //
 // # Memory
 //
-// Two budgets bound the bytes of sessions: frames on their way to clients, and
-// what has come of unfinished messages. Who charges one and finds it spent makes
+// Two budgets bound the bytes of sessions and callers: frames and answers on their
+// way to clients, and what has come of unfinished messages and requests. Who charges one and finds it spent makes
 // room by itself (budget.makeRoom) and goes on. Before a session a connection
 // holds at most its header and its request head. What outlives a session, knocks,
-// bundles and messages in the mailbox, has a count, a budget and a life.
+// bundles, contacts (contacts.go), kept answers and messages in the mailbox, has a
+// count, a budget and a life.
 package relaycore
