@@ -105,6 +105,9 @@ var rules = []struct {
 	{"rapid in tests, and in the suite that stores of limits share", func(e edge) bool {
 		return onlyTests("pgregory.net/rapid")(e) && !within(e.from, "admission/limitstest")
 	}, edge{from: "admission", to: "pgregory.net/rapid"}, "pgregory.net/rapid"},
+	{"redisstore is wired by the commands, and in tests", func(e edge) bool {
+		return within(e.to, "admission/redisstore") && !within(e.from, "cmd", "admission/redisstore") && !e.test
+	}, edge{from: "proxy/certs", to: "admission/redisstore"}, "admission/redisstore"},
 	{"the stores' suite in tests", onlyTests("admission/limitstest"), edge{from: "admission/redisstore", to: "admission/limitstest"}, "admission/limitstest"},
 	{"goleak in tests", onlyTests("go.uber.org/goleak"), edge{from: "proxy", to: "go.uber.org/goleak"}, "go.uber.org/goleak"},
 	{"testscript in tests", onlyTests("github.com/rogpeppe/go-internal"), edge{from: "cmd/relayedge", to: "github.com/rogpeppe/go-internal/testscript"}, "github.com/rogpeppe/go-internal"},

@@ -1,6 +1,7 @@
 // Package redisstore keeps rate limits in Redis or Valkey, so that several
 // processes count together: [admission.Windows] and [admission.Messages], each
-// decision one script in one round trip, by the server's clock. It owns the redis
+// decision one script in one round trip, by the server's clock. Beside them it keeps
+// sealed [Records] that processes share, and locks. It owns the redis
 // section of the policy and the connection. It does not know what is limited, nor
 // how much, and it makes no keys: those are hashes when they come here
 // ([admission.KeyMaker], with the secret of secret_file), so that the server holds no
@@ -19,11 +20,14 @@
 //	prefix:{messages}:reader:HEX       the bucket of a host that reads
 //	prefix:{messages}:reads, :reads:hour, :reads:day      the reads of all
 //	prefix:{messages}:global, :global:hour, :global:day   all together
+//	prefix:{records}:SPACE             the names of a space's records, with their ends
+//	prefix:{records}:SPACE:NAME        a record, sealed (AES-256-GCM, by a key from secret_file)
+//	prefix:{records}:SPACE!NAME        a lock: a random token, for 10 seconds after its holder's last word
 //	prefix:probe                       what tries a store that was away, for a second
 //
 // Each script sets the end of every key that it writes, and gives one to a key of ours
 // that has lost it: no key stays for ever, and after the longest window without a
-// request nothing is left. A value that is none of ours is replaced. What is
+// request nothing is left but records, which end when their owner says. A value that is none of ours is replaced. What is
 // refused counts for nothing.
 //
 // A sliding window is a list of at most 4,097 entries of ten bytes, one for each message,

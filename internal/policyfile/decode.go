@@ -296,7 +296,10 @@ func (d *decoder) resolvePath(v reflect.Value, f *field) {
 	}
 	p, found := strings.CutPrefix(v.String(), f.pathBehind)
 	if found && p != "" && !filepath.IsAbs(p) {
-		v.SetString(f.pathBehind + filepath.Join(d.dir, p))
+		if p = filepath.Join(d.dir, p); f.word != "" && p == f.word {
+			p = "." + string(filepath.Separator) + p // it was a path, and stays one
+		}
+		v.SetString(f.pathBehind + p)
 	}
 }
 

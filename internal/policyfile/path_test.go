@@ -29,7 +29,13 @@ func TestWordInThePlaceOfAPath(t *testing.T) {
 		Also []string `key:"also" default:"[]" path:"true" word:"cloud" doc:"more of them"`
 	}
 	for written, want := range map[string]string{"cloud": "cloud", "./cloud": "/etc/cloud", "clouds": "/etc/clouds", "/cloud": "/cloud"} {
-		var p place
+		var p, beside place
+		if err := Parse("p.yaml", []byte("keep: "+written), &beside).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if word := written == "cloud"; (beside.Keep == "cloud") != word || len(Files(&beside)) == 0 != word {
+			t.Errorf("beside the file %s is read as %s", written, beside.Keep)
+		}
 		if err := Parse("/etc/p.yaml", []byte("keep: "+written+"\nalso: ["+written+"]"), &p).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -180,13 +180,14 @@ func TestThreeEdgesPlaceOneOrder(t *testing.T) {
 			for range 3 {
 				f.add()
 			}
+			three := slices.Clone(f.edges)
 			var mu sync.Mutex
 			answered, alone := 0, 0
 			f.answer(func() *Store {
 				mu.Lock()
 				defer mu.Unlock()
 				answered++
-				for _, e := range f.edges {
+				for _, e := range three {
 					if !e.orders() {
 						if challenge == challengeALPN && !e.store.OrderOpen() {
 							t.Error("the lane of an edge that does not order is shut")
@@ -195,7 +196,7 @@ func TestThreeEdgesPlaceOneOrder(t *testing.T) {
 					}
 				}
 				alone++ // each of the three orders one of the names
-				return f.edges[answered%3].store
+				return three[answered%3].store
 			})
 			for _, e := range f.edges {
 				f.until("three certificates at each edge", func() bool {
@@ -230,6 +231,10 @@ func TestThreeEdgesPlaceOneOrder(t *testing.T) {
 			f.until("no lane is open", func() bool {
 				return !slices.ContainsFunc(f.edges, func(e *fleetEdge) bool { return e.store.OrderOpen() })
 			})
+			// The account that three registered at once is one.
+			f.cfg.Domains = []string{"d.example.org"}
+			late := f.add()
+			f.until("a certificate by the account that is stored", func() bool { return late.has("d.example.org") })
 		})
 	}
 }
@@ -418,6 +423,69 @@ func TestTheLockOfAnOrderIsLost(t *testing.T) {
 	if n := f.ca.Orders(); n != 0 || first.has("a.example.org") {
 		t.Errorf("%d orders after the loss", n)
 	}
+}
+
+// What edges use stays in the store; what nobody uses ends by itself.
+func TestWhatIsUsedIsKept(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, testca.Options{}, challengeALPN, "a.example.org", "b.example.org")
+	f.used()
+	first := f.add()
+	f.answer(func() *Store { return first.store })
+	f.until("certificates", func() bool { return first.has("a.example.org") && first.has("b.example.org") })
+	first.end()
+	const late = 5 * time.Hour
+	left := func(key string) time.Duration {
+		return time.Duration(f.redis.Ask("PTTL", key).(int64)) * time.Millisecond
+	}
+	for _, key := range f.redis.Keys() {
+		f.redis.Ask("PEXPIRE", key, fmt.Sprint(late.Milliseconds()))
+	}
+	f.cfg.Domains = []string{"a.example.org"}
+	f.add()
+	f.until("what is used is kept", func() bool {
+		for _, key := range f.redis.Keys() {
+			_, name, record := strings.Cut(key, ":certificates:")
+			used := record && !strings.Contains(name, "b.example.org") && name != "orders/used"
+			if used && left(key) < sharedLife-time.Hour {
+				return false
+			}
+		}
+		return true
+	})
+	for _, key := range f.redis.Keys() {
+		if strings.Contains(key, "b.example.org") && left(key) > late {
+			t.Errorf("%s is kept", key)
+		}
+	}
+}
+
+// That the CA as a whole is left alone for a while is known to all who would order.
+func TestTheCAIsLeftAloneByAll(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, testca.Options{}, challengeALPN, "a.example.org")
+	f.used()
+	open := func() *manager {
+		s, err := OpenShared(Config{ACME: f.cfg}, openRecords(t, f.redis, ourSecret), f.j.logger())
+		try(t, err)
+		return s.acme.Load()
+	}
+	a, b := open(), open()
+	now := time.Now()
+	a.refused(t.Context(), now, errors.New("down"), time.Hour)
+	b.current()[0].tend(t.Context()) // its time to order has come
+	if until := b.heldUntil(); !until.Equal(a.heldUntil()) || until.Before(now.Add(time.Hour)) {
+		t.Errorf("held until %v, and %v at the other", until, a.heldUntil())
+	}
+	if n := f.ca.Requests(); n != 0 {
+		t.Errorf("%d requests to a CA that is left alone", n)
+	}
+	f.redis.Freeze()
+	b.lookAtHold(t.Context(), now)
+	if b.heldUntil().IsZero() {
+		t.Error("a store that does not answer ends the pause")
+	}
+	f.redis.Thaw()
 }
 
 // The records of a folder and of a fleet are used alike.

@@ -31,7 +31,7 @@ func TestACMEWithTheRest(t *testing.T) {
 		{"the CA's own protocol", section("") + `listeners: [{name: a, bind: ":1", alpn: [irc, acme-tls/1]}]`,
 			[]string{"p.yaml:2:35: listeners[0].alpn: acme-tls/1 is answered by certificates.acme"}},
 		{"redis without a store", section(", storage: redis") + `listeners: [{name: a, bind: ":1"}]`,
-			[]string{"p.yaml:1:71: certificates.acme.storage: is redis, and the section redis has no url"}},
+			[]string{"p.yaml:1:80: certificates.acme.storage: is redis, and the section redis has no url"}},
 		{"redis", section(", storage: redis") + `listeners: [{name: a, bind: ":1"}]` + "\nredis: {url: \"redis://127.0.0.1\", secret_file: /s}", nil},
 		{"a folder of that name", section(", storage: ./redis") + `listeners: [{name: a, bind: ":1"}]`, nil},
 		{"unknown challenge", section(", challenges: [dns-01]") + `listeners: [{name: a, bind: ":1"}]`,
