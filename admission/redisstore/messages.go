@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"relayedge/admission"
@@ -12,14 +13,28 @@ import (
 // message's decision is one on its sender and on all together.
 const messagesTag = "{messages}"
 
-// messages are admission.Messages in the store.
-type messages struct {
-	store            *Store
-	prefix           string
+// LocalMessages are what decides while the store is away, as *admission.MessageLimits.
+type LocalMessages interface {
+	admission.Messages
+	SetLimits(admission.MessageLimitsConfig) error
+}
+
+// Messages are admission.Messages in the store. Make them with [Store.Messages].
+type Messages struct {
+	// Static.
+	store         *Store
+	prefix        string
+	lengths       admission.MessageLengths
+	global, reads []string // keys
+	local         LocalMessages
+
+	inForce atomic.Pointer[messageRules]
+}
+
+// messageRules are limits as the script is told.
+type messageRules struct {
 	senders, readers []counted // the windows that a decision can name, in the script's order
 	peek, take, read []string  // arguments
-	global, reads    []string
-	local            admission.Messages
 }
 
 // counted is a window that a decision can name.
@@ -39,26 +54,42 @@ type tally struct {
 // every process that has the same prefix there. c is valid; the lengths are those
 // of admission.NewMessageLimits, in whole milliseconds. local decides while the
 // store is away, unless on_failure says refuse; it has the same limits.
-func (s *Store) Messages(c admission.MessageLimitsConfig, lengths admission.MessageLengths, local admission.Messages) admission.Messages {
-	lengths = lengths.OrReal()
+func (s *Store) Messages(c admission.MessageLimitsConfig, lengths admission.MessageLengths, local LocalMessages) *Messages {
+	m := &Messages{store: s, prefix: s.cfg.Prefix + ":" + messagesTag + ":", lengths: lengths.OrReal(), local: local}
+	m.global, m.reads = m.keys("global"), m.keys("reads")
+	m.inForce.Store(newMessageRules(c, m.lengths))
+	return m
+}
+
+// SetLimits changes the limits. What was counted stays. Processes that count
+// together should get them together: each decides by the limits of its own. It
+// returns the error of c.Validate and then changes nothing.
+func (m *Messages) SetLimits(c admission.MessageLimitsConfig) error {
+	if err := m.local.SetLimits(c); err != nil {
+		return err
+	}
+	m.inForce.Store(newMessageRules(c, m.lengths))
+	return nil
+}
+
+func newMessageRules(c admission.MessageLimitsConfig, lengths admission.MessageLengths) *messageRules {
 	part, hostMinute := c.ReadShares()
 	sender := tally{admission.ScopeSender, c.Sender.Minute, c.Sender.Hour, c.Sender.Day}
 	global := tally{admission.ScopeGlobal, c.Global.Minute, c.Global.Hour, c.Global.Day}
 	reads := tally{admission.ScopeGlobal, part.Minute, part.Hour, part.Day}
 	host := tally{scope: admission.ScopeHost, minute: hostMinute}
 
-	m := &messages{store: s, prefix: s.cfg.Prefix + ":" + messagesTag + ":", local: local}
-	m.global, m.reads = m.keys("global"), m.keys("reads")
+	r := new(messageRules)
 	var told []string
-	m.senders, told = rules(lengths, sender, global)
-	m.peek, m.take = arguments(false, told, lengths), arguments(true, told, lengths)
-	m.readers, told = rules(lengths, host, reads, global)
-	m.read = arguments(true, told, lengths)
-	return m
+	r.senders, told = rules(lengths, sender, global)
+	r.peek, r.take = arguments(false, told, lengths), arguments(true, told, lengths)
+	r.readers, told = rules(lengths, host, reads, global)
+	r.read = arguments(true, told, lengths)
+	return r
 }
 
 // keys are those of one tally.
-func (m *messages) keys(name string) []string {
+func (m *Messages) keys(name string) []string {
 	name = m.prefix + name
 	return []string{name, name + ":hour", name + ":day"}
 }
@@ -112,24 +143,30 @@ func rules(lengths admission.MessageLengths, tallies ...tally) (windows []counte
 	return windows, told
 }
 
-func (m *messages) Peek(ctx context.Context, sender admission.Key, now time.Time) admission.Decision {
-	d, ok := m.decide(ctx, m.senders, m.peek, now, m.keys("sender:"+sender.String()), m.global)
+// Peek implements [admission.Messages].
+func (m *Messages) Peek(ctx context.Context, sender admission.Key, now time.Time) admission.Decision {
+	in := m.inForce.Load()
+	d, ok := m.decide(ctx, in.senders, in.peek, now, m.keys("sender:"+sender.String()), m.global)
 	if !ok {
 		return m.local.Peek(ctx, sender, now)
 	}
 	return d
 }
 
-func (m *messages) Take(ctx context.Context, sender admission.Key, now time.Time) admission.Decision {
-	d, ok := m.decide(ctx, m.senders, m.take, now, m.keys("sender:"+sender.String()), m.global)
+// Take implements [admission.Messages].
+func (m *Messages) Take(ctx context.Context, sender admission.Key, now time.Time) admission.Decision {
+	in := m.inForce.Load()
+	d, ok := m.decide(ctx, in.senders, in.take, now, m.keys("sender:"+sender.String()), m.global)
 	if !ok {
 		return m.local.Take(ctx, sender, now)
 	}
 	return d
 }
 
-func (m *messages) Read(ctx context.Context, host admission.Key, now time.Time) admission.Decision {
-	d, ok := m.decide(ctx, m.readers, m.read, now, m.keys("reader:"+host.String()), m.reads, m.global)
+// Read implements [admission.Messages].
+func (m *Messages) Read(ctx context.Context, host admission.Key, now time.Time) admission.Decision {
+	in := m.inForce.Load()
+	d, ok := m.decide(ctx, in.readers, in.read, now, m.keys("reader:"+host.String()), m.reads, m.global)
 	if !ok {
 		return m.local.Read(ctx, host, now)
 	}
@@ -137,7 +174,7 @@ func (m *messages) Read(ctx context.Context, host admission.Key, now time.Time) 
 }
 
 // decide has the store decide; it returns false where that is for this process.
-func (m *messages) decide(ctx context.Context, windows []counted, args []string, now time.Time, tallies ...[]string) (admission.Decision, bool) {
+func (m *Messages) decide(ctx context.Context, windows []counted, args []string, now time.Time, tallies ...[]string) (admission.Decision, bool) {
 	keys := make([]string, 0, 3*len(tallies))
 	for _, t := range tallies {
 		keys = append(keys, t...)

@@ -2,7 +2,7 @@ package redisstore
 
 import (
 	"context"
-	"strconv"
+	"sync/atomic"
 	"time"
 
 	"relayedge/admission"
@@ -12,43 +12,65 @@ import (
 // is away.
 const awayRetry = time.Second
 
-// windows are admission.Windows in the store.
-type windows struct {
+// LocalWindows are what decides while the store is away, as *admission.FixedWindows.
+type LocalWindows interface {
+	admission.Windows
+	SetLimit(limit int64, length time.Duration)
+}
+
+// Windows are admission.Windows in the store. Make them with [Store.Windows].
+type Windows struct {
+	// Static.
 	store  *Store
 	use    Use
 	prefix string
+	local  LocalWindows
+
+	inForce atomic.Pointer[window]
+}
+
+// window is a limit, and how the script is told.
+type window struct {
 	limit  int64
 	length time.Duration
 	args   []string
-	local  admission.Windows
 }
 
 // Windows returns windows that count in the store, for a use, under a name:
 // windows of one name count together, over all processes. The name is a word of
 // ours. local decides while the store is away, unless on_failure says refuse; it
-// has the same limit and length. The length is whole milliseconds. A limit of 0
+// gets the same limit and length. The length is whole milliseconds. A limit of 0
 // allows everything, and -1 nothing: neither asks the store.
-func (s *Store) Windows(use Use, name string, limit int64, length time.Duration, local admission.Windows) admission.Windows {
-	return &windows{
-		store: s, use: use, prefix: s.cfg.Prefix + ":" + name + ":", limit: limit, length: length, local: local,
-		args: []string{strconv.FormatInt(limit, 10), strconv.FormatInt(max(1, length.Milliseconds()), 10)},
-	}
+func (s *Store) Windows(use Use, name string, limit int64, length time.Duration, local LocalWindows) *Windows {
+	w := &Windows{store: s, use: use, prefix: s.cfg.Prefix + ":" + name + ":", local: local}
+	w.SetLimit(limit, length)
+	return w
 }
 
-func (w *windows) Take(ctx context.Context, key admission.Key, now time.Time) admission.Decision {
-	if w.limit <= 0 {
-		return w.unasked(now)
+// SetLimit changes the limit, also that of the windows that are open, and the
+// length of those that open from here on. What was counted stays. Processes that
+// count together should get it together: each decides by the limit of its own.
+func (w *Windows) SetLimit(limit int64, length time.Duration) {
+	w.local.SetLimit(limit, length)
+	w.inForce.Store(&window{limit, length, []string{whole(limit), whole(max(1, length.Milliseconds()))}})
+}
+
+// Take implements [admission.Windows].
+func (w *Windows) Take(ctx context.Context, key admission.Key, now time.Time) admission.Decision {
+	in := w.inForce.Load()
+	if in.limit <= 0 {
+		return in.unasked(now)
 	}
-	answer, err := w.store.decide(ctx, w.store.window, []string{w.prefix + key.String()}, w.args, 4)
+	answer, err := w.store.decide(ctx, w.store.window, []string{w.prefix + key.String()}, in.args, 4)
 	if err != nil {
 		if w.store.degrade(w.use) {
-			return w.store.unavailable(w.limit, now)
+			return w.store.unavailable(in.limit, now)
 		}
 		return w.local.Take(ctx, key, now)
 	}
 	d := admission.Decision{
 		Allowed:   answer[0] == 1,
-		Limit:     w.limit,
+		Limit:     in.limit,
 		Remaining: answer[1],
 		Reset:     time.UnixMilli(answer[2]),
 	}
@@ -59,7 +81,7 @@ func (w *windows) Take(ctx context.Context, key admission.Key, now time.Time) ad
 }
 
 // unasked decides where the limit is off, or shut.
-func (w *windows) unasked(now time.Time) admission.Decision {
+func (w *window) unasked(now time.Time) admission.Decision {
 	if w.limit == 0 {
 		return admission.Decision{Allowed: true, Reset: now.Round(0)}
 	}
