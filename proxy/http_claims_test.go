@@ -74,6 +74,9 @@ func TestHTTPClaimsAreNotBelieved(t *testing.T) {
 					t.Fatalf("%d requests came", len(got))
 				}
 				for i, header := range got {
+					if id := header.Get(RequestID); !ids.MatchString(id) {
+						t.Errorf("request %d is named %q", i, id)
+					}
 					for name, values := range header {
 						text := strings.Join(values, "|")
 						if name == RequestID {
