@@ -147,16 +147,16 @@ func TestTicketKeysByAge(t *testing.T) {
 			shelf := &ticketShelf{value: kept, changes: 1, put: time.Now()}
 			time.Sleep(tt.age)
 			secrets, _, err := sharedSecrets(t.Context(), shelf)
-			got := ""
+			var got strings.Builder
 			for _, s := range secrets {
 				if c := string(s[:1]); strings.Contains("abcd", c) && strings.Trim(string(s[:]), c) == "" {
-					got += c
+					got.WriteString(c)
 				} else {
-					got += "."
+					got.WriteString(".")
 				}
 			}
-			if got != tt.want || err != nil {
-				t.Errorf("after %v: %s, %v, want %s", tt.age, got, err, tt.want)
+			if got.String() != tt.want || err != nil {
+				t.Errorf("after %v: %s, %v, want %s", tt.age, got.String(), err, tt.want)
 			}
 			if (shelf.changes == 2) != (tt.age >= ticketRotation) {
 				t.Errorf("after %v: changed %d times", tt.age, shelf.changes-1)
