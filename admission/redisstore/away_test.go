@@ -66,17 +66,20 @@ func await(t testing.TB, what string, condition func() bool) {
 
 // localWindows are local windows that count what they are asked.
 type localWindows struct {
-	admission.Windows
+	*admission.FixedWindows
 	asked atomic.Int64
 }
 
+// SetLimit leaves the limit as it is: it tells who has decided.
+func (l *localWindows) SetLimit(int64, time.Duration) {}
+
 func newLocal(limit int64) *localWindows {
-	return &localWindows{Windows: admission.NewFixedWindows(limit, time.Hour)}
+	return &localWindows{FixedWindows: admission.NewFixedWindows(limit, time.Hour)}
 }
 
 func (l *localWindows) Take(ctx context.Context, key admission.Key, now time.Time) admission.Decision {
 	l.asked.Add(1)
-	return l.Windows.Take(ctx, key, now)
+	return l.FixedWindows.Take(ctx, key, now)
 }
 
 func keyOf(n int) admission.Key {

@@ -138,6 +138,9 @@ func TestMessagesContract(t *testing.T) { limitstest.TestMessages(t, newStanding
 // they decide.
 type refuseAll struct{}
 
+func (refuseAll) SetLimit(int64, time.Duration)                     {}
+func (refuseAll) SetLimits(admission.MessageLimitsConfig) (_ error) { return nil }
+
 func (refuseAll) Take(context.Context, admission.Key, time.Time) (d admission.Decision) { return d }
 func (refuseAll) Peek(context.Context, admission.Key, time.Time) (d admission.Decision) { return d }
 func (refuseAll) Read(context.Context, admission.Key, time.Time) (d admission.Decision) { return d }

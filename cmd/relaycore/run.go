@@ -47,7 +47,16 @@ func runCommand() *cobra.Command {
 func run(ctx context.Context, p *policy.Policy, file string, hangups <-chan os.Signal, log *slog.Logger, out io.Writer) error {
 	d := descriptors(p)
 	cfg := fit(p.Relay, d)
-	relay, err := relaycore.NewServerWith(cfg, relaycore.Options{RequestLimits: &p.RequestLimits}, log)
+	store, err := service.OpenStore(p.Redis, log)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	options, err := store.Relay(p)
+	if err != nil {
+		return err
+	}
+	relay, err := relaycore.NewServerWith(cfg, options, log)
 	if err != nil {
 		return err
 	}
@@ -63,7 +72,7 @@ func run(ctx context.Context, p *policy.Policy, file string, hangups <-chan os.S
 	defer cancel()
 	m := telemetry.Config(p.Relay.Metrics)
 	metrics, err := service.ServeMetrics(background, m, telemetry.Options{
-		Groups:  []telemetry.Group{{Namespace: m.Namespace, Families: relay.Families()}},
+		Groups:  []telemetry.Group{{Namespace: m.Namespace, Families: append(relay.Families(), store.Families()...)}},
 		Process: true,
 		Ready:   relay.Ready,
 		Log:     log,

@@ -33,7 +33,7 @@ type edge struct {
 
 // openEdge opens the sockets of a policy and builds the edge on them.
 func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fleet, room int, log *slog.Logger) (*edge, error) {
-	guard, err := newRequestGuard(p)
+	guard, err := newRequestGuard(p, fleet.store)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"relayedge/admission"
 	"relayedge/admission/redisstore"
 	"relayedge/cmd/internal/policy"
+	"relayedge/cmd/internal/service"
 	"relayedge/internal/telemetry"
 )
 
@@ -18,7 +19,7 @@ const joinPatience = 2 * time.Second
 // fleet is what this edge shares with others over a store, or nothing.
 type fleet struct {
 	gate  *admission.Gate // nil: the edge's limits are its own
-	store *redisstore.Store
+	store *service.Store
 	beats *redisstore.Fleet
 
 	certificates *redisstore.Records
@@ -26,35 +27,37 @@ type fleet struct {
 }
 
 func openFleet(p *policy.Policy, log *slog.Logger) (*fleet, error) {
-	if !p.Redis.Enabled() {
-		return new(fleet), nil
-	}
-	secret, err := p.Redis.Secret()
+	store, err := service.OpenStore(p.Redis, log)
 	if err != nil {
 		return nil, err
 	}
-	gate, side, err := admission.NewFleetGate(admission.DefaultLimits(), admission.FleetOptions{
-		Secret: secret, Lease: redisstore.FleetLease, RefuseAlone: p.Redis.OnFailure.RefusesConnections(),
-	})
-	if err != nil {
-		return nil, err
+	f := &fleet{store: store}
+	if !store.Shared() {
+		return f, nil
 	}
-	store, err := redisstore.Open(p.Redis, log)
-	if err != nil {
-		return nil, err
-	}
-	f := &fleet{gate: gate, store: store, beats: store.Fleet(side)}
-	if err := f.openRecords(); err != nil {
+	if err := f.open(p); err != nil {
 		store.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
+// open opens all that the edges of a fleet share.
+func (f *fleet) open(p *policy.Policy) error {
+	gate, side, err := admission.NewFleetGate(admission.DefaultLimits(), admission.FleetOptions{
+		Secret: f.store.Secret, Lease: redisstore.FleetLease, RefuseAlone: p.Redis.OnFailure.RefusesConnections(),
+	})
+	if err != nil {
+		return err
+	}
+	f.gate, f.beats = gate, f.store.Fleet(side)
+	return f.openRecords()
+}
+
 // run keeps the edge in its fleet until ctx ends. It returns when the others know
 // it, or the store does not answer.
 func (f *fleet) run(ctx context.Context, tasks *sync.WaitGroup) {
-	if f.store == nil {
+	if !f.store.Shared() {
 		return
 	}
 	joining, cancel := context.WithTimeout(ctx, joinPatience)
@@ -64,20 +67,18 @@ func (f *fleet) run(ctx context.Context, tasks *sync.WaitGroup) {
 }
 
 func (f *fleet) close() {
-	if f.store != nil {
-		f.store.Close()
-	}
+	f.store.Close()
 }
 
 func (f *fleet) families() []telemetry.Family {
-	if f.store == nil {
+	if !f.store.Shared() {
 		return nil
 	}
 	gauge := func(name, help string, v func() int) telemetry.Family {
 		return telemetry.Family{Name: name, Help: help, Kind: telemetry.Gauge, Read: func(emit func(string, float64)) { emit("", float64(v())) }}
 	}
-	return []telemetry.Family{
+	return append([]telemetry.Family{
 		gauge("fleet_edges", "Edges over which connections are limited; 0: this one alone, the store is away.", f.beats.Edges),
 		gauge("fleet_claims", "Hosts and sites of which this edge has told the others, because it holds a part of their cap.", f.beats.Claims),
-	}
+	}, f.store.Families()...)
 }

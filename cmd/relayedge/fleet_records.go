@@ -32,7 +32,7 @@ func (f *fleet) openRecords() error {
 
 // shared is where certificates of a fleet are kept; nil: there is none.
 func (f *fleet) shared() certs.Shared {
-	if f.store == nil {
+	if !f.store.Shared() {
 		return nil
 	}
 	return f.certificates
@@ -40,7 +40,7 @@ func (f *fleet) shared() certs.Shared {
 
 // ticketStore is where the secrets behind session tickets are; nil: in this process.
 func (f *fleet) ticketStore() proxy.TicketStore {
-	if f.store == nil {
+	if !f.store.Shared() {
 		return nil
 	}
 	return f.tickets

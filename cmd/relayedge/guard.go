@@ -8,6 +8,7 @@ import (
 	"relayedge/admission"
 	"relayedge/admission/httpguard"
 	"relayedge/cmd/internal/policy"
+	"relayedge/cmd/internal/service"
 	"relayedge/proxy"
 )
 
@@ -18,14 +19,16 @@ type requestGuard struct {
 	embedded atomic.Pointer[[]netip.Prefix] // limits.embedded_ipv4 in force
 }
 
-func newRequestGuard(p *policy.Policy) (*requestGuard, error) {
+func newRequestGuard(p *policy.Policy, store *service.Store) (*requestGuard, error) {
 	g := new(requestGuard)
 	g.embedded.Store(&p.Limits.EmbeddedIPv4)
-	var err error
-	g.Guard, err = httpguard.New(p.RequestLimits, httpguard.Options{
+	options := httpguard.Options{
 		Addr:      g.host,
 		RequestID: func(r *http.Request) string { return r.Header.Get(proxy.RequestID) },
-	})
+	}
+	store.Guard(policy.Edge.String(), p.RequestLimits, &options)
+	var err error
+	g.Guard, err = httpguard.New(p.RequestLimits, options)
 	return g, err
 }
 

@@ -84,7 +84,7 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	if err != nil {
 		return err
 	}
-	relay, err := openRelay(p, log)
+	relay, err := openRelay(p, fleet.store, log)
 	if err != nil {
 		return err
 	}
@@ -174,11 +174,15 @@ type inProcess struct {
 	socket net.Listener
 }
 
-func openRelay(p *policy.Policy, log *slog.Logger) (*inProcess, error) {
+func openRelay(p *policy.Policy, store *service.Store, log *slog.Logger) (*inProcess, error) {
 	if !p.Relay.InProcess {
 		return new(inProcess), nil
 	}
-	server, err := relaycore.NewServerWith(p.Relay, relaycore.Options{RequestLimits: &p.RequestLimits}, log.With("part", "relay"))
+	options, err := store.Relay(p)
+	if err != nil {
+		return nil, err
+	}
+	server, err := relaycore.NewServerWith(p.Relay, options, log.With("part", "relay"))
 	if err != nil {
 		return nil, err
 	}
