@@ -19,6 +19,7 @@
 //	prefix:{messages}:reader:HEX       the bucket of a host that reads
 //	prefix:{messages}:reads, :reads:hour, :reads:day      the reads of all
 //	prefix:{messages}:global, :global:hour, :global:day   all together
+//	prefix:{fleet}:...                 what edges hold of their connections, by fleet.lua, until 12 s after the last beat
 //	prefix:probe                       what tries a store that was away, for a second
 //
 // Each script sets the end of every key that it writes, and gives one to a key of ours
