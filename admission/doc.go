@@ -82,6 +82,13 @@
 // the count is what the limit would have refused in earnest. The deny list and
 // the global cap cannot be observed.
 //
+// # A fleet
+//
+// [NewFleetGate] returns a gate that keeps its caps and rates together with those of
+// other processes, and a [Fleet], its side of that: what it has to tell a store that
+// they share, and what it makes of the answers. The store is none of this package's;
+// decisions never wait for it.
+//
 // # Shares
 //
 // [Shares] is the ledger of one bounded thing: it knows what each source holds

@@ -103,12 +103,13 @@ type Fleet struct {
 	// Owned by the goroutine that beats.
 	life    uint64
 	begin   bool      // the store may not know this edge, or not as it is
-	scan    bool      // rows may hold enough to be told of, and are not in keys
+	scan    bool      // there are more edges: what has no claim may need one, and a claim may be too much
 	pending []Ask     // that are left for the next beat
 	latest  Beat      // the one that is under way, or was
 	sent    time.Time // when
 	begun   time.Time // when the store took the latest beat that told it all
 	renewed time.Time // when the latest beat was sent that the store took
+	heard   int       // of Reply.Edges, the latest
 	told    int       // what the store has of Beat.Edges
 	seen    uint64    // and of Beat.Seen
 	cursor  uint64
@@ -135,7 +136,7 @@ type shared struct {
 // asked is what came up of a key that the fleet does not know.
 type asked struct {
 	refused, most int
-	rate          bool
+	spent         int64 // what its bucket has paid, once that is to be told
 	fold          int64
 }
 
@@ -257,16 +258,18 @@ func (f *Fleet) took(k key, m *shared, open int, s *scope, paid payment, at int6
 	if m == nil {
 		low := s.most > 0 && 2*open > free(s.most, f.edges)
 		rate := paid.ok && s.cost > 0 && paid.full-at > s.burst/2
-		if !low && !rate {
+		a, known := f.asked[k]
+		if !low && !rate && !known {
 			return
 		}
-		a, known := f.asked[k]
 		if !known && len(f.asked) >= askedBound {
 			return
 		}
 		a.most = max(a.most, s.most)
-		if rate {
-			a.rate, a.fold = true, s.fold(f)
+		if fold := s.fold(f); a.spent > 0 && paid.ok {
+			a.spent += s.cost
+		} else if rate {
+			a.spent, a.fold = (paid.full-at)/fold, fold
 		}
 		f.asked[k] = a
 		f.press()

@@ -46,13 +46,13 @@ func (f *Fleet) Done(now time.Time, r Reply) (again bool) {
 	if f.latest.Begin {
 		f.begun = now
 	}
-	switch {
-	case r.Edges > f.edges:
+	if r.Edges > f.heard {
 		f.scan = true
-		f.edges = r.Edges
-	case now.Sub(f.begun) >= f.lease:
-		// Else the store may have forgotten the others, as it had this one, and they
-		// have not told it again yet.
+	}
+	f.heard = r.Edges
+	if r.Edges > f.edges || now.Sub(f.begun) >= f.lease {
+		// Soon after the store did not know this edge it may have forgotten the others
+		// too, who have not told it again yet.
 		f.edges = r.Edges
 	}
 	at := f.gate.at(now)
@@ -128,7 +128,6 @@ func (f *Fleet) collect(at int64) (asks []Ask) {
 		s := f.gate.settings.Load()
 		f.rows(&f.gate.hosts, s.leastHost)
 		f.rows(&f.gate.sites, s.leastSite)
-		f.scan = false
 	}
 	for k, a := range f.asked {
 		m := f.know(k)
@@ -137,9 +136,11 @@ func (f *Fleet) collect(at int64) (asks []Ask) {
 		}
 		m.refused += a.refused
 		m.recent = max(m.recent, a.most)
-		if _, full := f.row(k); a.rate && !m.rate {
+		if _, full := f.row(k); a.spent > 0 && !m.rate {
 			m.begin(full, at, a.fold)
 		}
+		// Not what of it is left by now: the others have refilled theirs meanwhile too.
+		m.spent = max(m.spent, a.spent)
 	}
 	clear(f.asked)
 	f.all.recent = f.gate.settings.Load().limits.MaxConnections
@@ -155,6 +156,7 @@ func (f *Fleet) collect(at int64) (asks []Ask) {
 			delete(f.keys, k)
 		}
 	}
+	f.scan = false
 	return asks
 }
 
@@ -196,8 +198,11 @@ func (f *Fleet) ask(m *shared, open int, full, at int64) (Ask, bool) {
 	}
 	n := max(1, f.edges)
 	switch {
-	case m.most == 0: // no newcomer has come by whom to know the cap
-		a.Need, a.Want = open, open
+	case m.most == 0: // no cap, or no newcomer by whom to know it
+		if !m.tight {
+			a.Held = 0
+		}
+		a.Need, a.Want = a.Held, a.Held
 	case m.tight:
 		if open > 0 || m.refused > 0 {
 			// Some of what nobody has, and of the last of it nothing: that is for
@@ -218,20 +223,24 @@ func (f *Fleet) ask(m *shared, open int, full, at int64) (Ask, bool) {
 	if m.refused > 0 {
 		m.keep = at + claimKept
 	}
-	if at < m.keep && m.claim > a.Want {
+	if m.total > m.most && m.most > 0 {
+		// There is more than the cap, so nobody can use more than is open.
+		a.Held, a.Need, a.Want = open, open, open
+	} else if at < m.keep && m.claim > a.Want {
 		// Whoever was refused may be on the way back.
 		a.Need, a.Want = max(a.Need, open), m.claim
 		a.Held = open
 	}
 	// An ask brings the total up to date too, which may be why somebody was refused.
-	tell := f.begin || a.Want != m.claim || m.refused > 0
+	all := f.begin || f.scan
+	tell := all || a.Want != m.claim || m.refused > 0
 	if !m.tight && m.refused == 0 && a.Want > 0 && a.Need <= m.claim && m.claim <= 2*a.Want {
-		tell = f.begin // it has enough, and not much too much
+		// It has enough, and not much too much; but where more edges are to have their
+		// part without a claim, there may be less for claims.
+		tell = all
 		a.Want = max(a.Want, m.claim)
 	}
 	m.refused = 0
-	m.claim = min(m.claim, a.Want)
-
 	if m.rate {
 		m.spent += m.sent // no answer has come to it
 		m.sent = 0
@@ -242,6 +251,10 @@ func (f *Fleet) ask(m *shared, open int, full, at int64) (Ask, bool) {
 		case max(m.full, full) <= at:
 			m.rate = false
 		}
+	}
+	if tell {
+		// The store may take away what is beyond that, and the answer may be lost.
+		m.claim = min(m.claim, a.Need)
 	}
 	return a, tell
 }

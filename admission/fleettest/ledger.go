@@ -144,7 +144,8 @@ func (l *Ledger) ask(me *edge, a admission.Ask, now time.Time) {
 	}
 	give := a.Held
 	if a.Cap > 0 {
-		give = max(a.Held, min(a.Want, left))
+		// What it has and needs is not taken away: it counts on that until it is told.
+		give = max(a.Held, min(a.Want, max(left, min(me.claims[a.Key], a.Need))))
 		loose += max(give, free(me.edges))
 	}
 	delete(me.claims, a.Key)

@@ -23,11 +23,13 @@
 //	prefix:{records}:SPACE             the names of a space's records, with their ends
 //	prefix:{records}:SPACE:NAME        a record, sealed (AES-256-GCM, by a key from secret_file)
 //	prefix:{records}:SPACE!NAME        a lock: a random token, for 10 seconds after its holder's last word
+//	prefix:{fleet}:...                 what edges hold of their connections, by fleet.lua, until 12 s after the last beat
 //	prefix:probe                       what tries a store that was away, for a second
 //
 // Each script sets the end of every key that it writes, and gives one to a key of ours
 // that has lost it: no key stays for ever, and after the longest window without a
-// request nothing is left but records, which end when their owner says. A value that is none of ours is replaced. What is
+// request nothing is left but records, which end when their owner says. A value that
+// is none of ours is replaced. What is
 // refused counts for nothing.
 //
 // A sliding window is a list of at most 4,098 entries of ten bytes, one for each message,

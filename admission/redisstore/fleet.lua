@@ -142,7 +142,8 @@ for i = 9, #ARGV, 6 do
 	end
 	local give = held
 	if cap > 0 then
-		give = math.max(held, math.min(want, left))
+		-- What it has and needs is not taken away: it counts on that until it is told.
+		give = math.max(held, math.min(want, math.max(left, math.min(claim(id, key), need))))
 		loose = loose + math.max(give, free(cap, me.edges))
 	end
 	local total = others + give

@@ -23,7 +23,6 @@ type beats struct {
 	store  *Store
 	ledger *fleettest.Ledger
 	now    time.Time
-	edges  []*Fleet
 }
 
 func newBeats(t *testing.T, lease time.Duration) *beats {

@@ -12,7 +12,7 @@ import (
 	"relayedge/internal/telemetry"
 )
 
-// joinPatience is how long the start waits to be known to the other edges.
+// joinPatience is how long the start waits at most to be known to the other edges.
 const joinPatience = 2 * time.Second
 
 // fleet is what this edge shares with others over a store, or nothing.
@@ -52,7 +52,7 @@ func openFleet(p *policy.Policy, log *slog.Logger) (*fleet, error) {
 }
 
 // run keeps the edge in its fleet until ctx ends. It returns when the others know
-// it, or the store has not answered for a while.
+// it, or the store does not answer.
 func (f *fleet) run(ctx context.Context, tasks *sync.WaitGroup) {
 	if f.store == nil {
 		return
