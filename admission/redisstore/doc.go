@@ -28,7 +28,8 @@
 //
 // Each script sets the end of every key that it writes, and gives one to a key of ours
 // that has lost it: no key stays for ever, and after the longest window without a
-// request nothing is left but records, which end when their owner says. A value that is none of ours is replaced. What is
+// request nothing is left but records, which end when their owner says. A value that
+// is none of ours is replaced. What is
 // refused counts for nothing.
 //
 // A sliding window is a list of at most 4,097 entries of ten bytes, one for each message,

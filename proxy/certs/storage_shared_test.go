@@ -404,11 +404,12 @@ func TestTheLockOfAnOrderIsLost(t *testing.T) {
 	f.answer(func() *Store { return first.store })
 	lock := ""
 	f.until("the lock", func() bool {
-		i := slices.IndexFunc(f.redis.Keys(), func(key string) bool { return strings.HasSuffix(key, "!order_a.example.org") })
-		if i >= 0 {
-			lock = f.redis.Keys()[i]
+		for _, key := range f.redis.Keys() {
+			if strings.HasSuffix(key, "!order_a.example.org") {
+				lock = key
+			}
 		}
-		return i >= 0
+		return lock != ""
 	})
 	f.redis.Ask("SET", lock, "another's", "PX", "600000")
 	f.until("the loss", func() bool {
