@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -19,20 +21,24 @@ import (
 	"relayedge/internal/testredis"
 )
 
-// requestFleet runs three edges that count requests together, before a service that
-// takes every request. A decision that the store is too slow for is an answer of its
-// own, so that a test sees it.
+// requestFleet runs three edges that count requests together.
 func requestFleet(t testing.TB, store *testredis.Server, limit int, window time.Duration) []*edge {
+	t.Helper()
+	return runFleet(t, 3, requestPolicy(t, redisSection(t, store), limit, window))
+}
+
+// requestPolicy is that of an edge before a service that takes every request. A
+// decision that the store is too slow for is an answer of its own, so that a test sees it.
+func requestPolicy(t testing.TB, section string, limit int, window time.Duration) string {
 	t.Helper()
 	service := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(service.Close)
-	section := strings.Replace(redisSection(t, store), "}", ", on_failure: {request_limits: refuse}}", 1)
-	return runFleet(t, 3, section+fmt.Sprintf(`
+	return strings.Replace(section, "}", ", on_failure: {request_limits: refuse}}", 1) + fmt.Sprintf(`
 listeners: [{name: public, bind: "127.0.0.1:0", protocol: http, tls: none}]
 upstreams: {relay: {addresses: [%q], client_address: x-real-ip, health_check_secs: 0}}
 limits: {max_connections_per_ip: 0, connection_rate_per_ip: 0, drain_secs: 0}
 request_limits: {limit: %d, window_secs: %d}
-`, service.Listener.Addr(), limit, int(window.Seconds())))
+`, service.Listener.Addr(), limit, int(window.Seconds()))
 }
 
 // tally counts answers by their status.
@@ -217,4 +223,37 @@ func TestRequestWindowsOfAFleetEnd(t *testing.T) {
 		}
 	}
 	forgets(t, store)
+}
+
+// The user that docs/fleet.md makes may do all that an edge does in the store, and
+// cannot touch the keys of others.
+func TestTheUserOfAFleet(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/fleet.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := regexp.MustCompile("(?m)^ACL SETUSER relayedge on >PASSWORD .*$").FindString(string(page))
+	store := testredis.Start(t)
+	store.Ask(strings.Fields(rule)...)
+	section := strings.Replace(redisSection(t, store), "redis://", "redis://relayedge:PASSWORD@", 1)
+	e := runEdge(t, requestPolicy(t, section, 100, time.Minute))
+	e.shows(t, "relayedge_fleet_edges 1", "relayedge_store_away 0")
+	if err := eventually(func() error {
+		a := askAll(t, []*edge{e}, addresses(101, 4, 4), 1, 1, "")
+		if a.ok.Load() != 4 {
+			return fmt.Errorf("%v", a)
+		}
+		if keys := store.Keys(); !slices.Contains(keys, "relayedge:{records}:tickets:secrets") {
+			return fmt.Errorf("no tickets are stored, but %q", keys)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	for _, command := range [][]string{{"GET", "others"}, {"FLUSHALL"}, {"KEYS", "*"}, {"CONFIG", "GET", "*"}, {"SUBSCRIBE", "x"}} {
+		if answer := store.Ask(append([]string{"ACL", "DRYRUN", "relayedge"}, command...)...); answer == "OK" {
+			t.Errorf("%q is allowed", command)
+		}
+	}
 }
