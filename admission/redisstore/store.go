@@ -85,16 +85,9 @@ type tuning struct {
 }
 
 func open(cfg Config, log *slog.Logger, tune tuning) (*Store, error) {
-	option, err := cfg.option()
+	s, err := newStore(cfg, log, tune)
 	if err != nil {
 		return nil, err
-	}
-	s := &Store{
-		cfg: cfg, option: option, log: log, budget: tune.budget,
-		window: newScript(tune.clock, windowScript), messages: newScript(tune.clock, messagesScript),
-		breaker: newBreaker(),
-		places:  make(chan struct{}, inFlight),
-		done:    make(chan struct{}),
 	}
 	if err := s.connect(); err != nil {
 		s.fellAway(err)
@@ -102,6 +95,47 @@ func open(cfg Config, log *slog.Logger, tune tuning) (*Store, error) {
 	s.work.Go(s.watch)
 	return s, nil
 }
+
+// newStore returns a store that is not connected.
+func newStore(cfg Config, log *slog.Logger, tune tuning) (*Store, error) {
+	option, err := cfg.option()
+	if err != nil {
+		return nil, err
+	}
+	return &Store{
+		cfg: cfg, option: option, log: log, budget: tune.budget,
+		window: newScript(tune.clock, windowScript), messages: newScript(tune.clock, messagesScript),
+		breaker: newBreaker(),
+		places:  make(chan struct{}, inFlight),
+		done:    make(chan struct{}),
+	}, nil
+}
+
+// Probe tries the store of an enabled, valid cfg once, as a decision does, and says
+// what is wrong. The key that it writes there ends in a second.
+func Probe(cfg Config) error {
+	s, err := newStore(cfg, slog.New(slog.DiscardHandler), tuning{clock: serverClock, budget: budget})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.connect(); err != nil {
+		return fmt.Errorf("it cannot be reached: %w", err)
+	}
+	for range probeTries {
+		if err = s.probe(); !errors.Is(err, errOverdue) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("it decides nothing: %w", err)
+	}
+	return nil
+}
+
+// probeTries are how many answers in a row must be late for Probe to say so: one
+// may be by chance.
+const probeTries = 10
 
 // Close gives up the connection. Decisions are those of a store that is away from
 // then on.

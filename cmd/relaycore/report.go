@@ -49,7 +49,8 @@ func report(log *slog.Logger, p *policy.Policy, inForce relaycore.Limits, d serv
 // lookAtMachine is what check --machine looks at for the relay.
 func lookAtMachine(m *service.Machine) {
 	p := m.Policy
-	m.Files("relay", "redis", "request_limits")
+	m.Files("relay")
+	m.Store()
 	m.Mailbox()
 	m.Bind("relay.bind", p.Relay.Bind)
 	if metrics := telemetry.Config(p.Relay.Metrics); metrics.Enabled {

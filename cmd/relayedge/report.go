@@ -101,10 +101,16 @@ func lookAtMachine(m *service.Machine) {
 			m.Fault("certificates", "%s", strings.TrimSpace(line))
 		}
 	}
+	stored := m.Store()
 	if acme := p.Certificates.ACME; acme.Enabled() {
 		probe := acme.ProbeStorage
 		if acme.InRedis() {
-			probe = func() error { return probeShared(p, m.Log()) }
+			probe = func() error {
+				if !stored {
+					return nil // what is wrong is said
+				}
+				return probeShared(p, m.Log())
+			}
 		}
 		if err := probe(); err != nil {
 			m.Fault("certificates.acme.storage", "%v", err)

@@ -147,7 +147,13 @@ func (c Command) Next(inForce, read *Policy) (*Policy, error) {
 	}
 	next := *read
 	policyfile.Keep(inForce, &next, func(key string) bool { return c.reads(inForce, key) && c.Effect(key) == Restart })
-	_, err := LoadBytes("policy", Effective(&next))
+	judged := next
+	if judged.Redis.URL != "" {
+		// What it shows of itself is not all of it, and cannot be read again. The one in
+		// force has been judged.
+		judged.Redis.URL = "redis://127.0.0.1"
+	}
+	_, err := LoadBytes("policy", Effective(&judged))
 	faults, ok := errors.AsType[policyfile.Faults](err)
 	if !ok {
 		return &next, err

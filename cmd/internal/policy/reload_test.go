@@ -158,6 +158,31 @@ func TestNext(t *testing.T) {
 	}
 }
 
+// A URL that does not show all of itself cannot be read again from what it shows. It
+// is kept as it is, for every other change.
+func TestNextKeepsTheStoresURL(t *testing.T) {
+	for _, url := range []string{
+		"redis://10.0.0.5", "redis://:s3cret@10.0.0.5", "rediss+cluster://me:s3cret@a,b",
+		"redis+sentinel://a/m?sentinel_password=s3cret", "redis+sentinel://me:s3cret@a/m?sentinel_user=u&sentinel_password=s3cret",
+	} {
+		t.Run(url, func(t *testing.T) {
+			with := func(url, rest string) *Policy {
+				return load(t, "listeners: [{name: a, bind: \"127.0.0.1:1\"}]\ncertificates: {acme: {domains: [a.example.org], agree_to_terms: true, storage: redis}}\n"+
+					"redis: {url: \""+url+"\", secret_file: /s}\n"+rest)
+			}
+			was := with(url, "")
+			next, err := Edge.Next(was, with(url, "limits: {max_connections: 60}\nengine: stream\n"))
+			if err != nil || next.Redis.URL != was.Redis.URL || next.Limits.MaxConnections != 60 {
+				t.Errorf("%+v, %v", next, err)
+			}
+			next, err = Edge.Next(was, with("redis://:another@10.0.0.6", ""))
+			if err != nil || next.Redis.URL != was.Redis.URL {
+				t.Errorf("%+v, %v", next, err)
+			}
+		})
+	}
+}
+
 func TestNextThatDoesNotFit(t *testing.T) {
 	for _, row := range []struct{ name, from, to, says string }{
 		{"a port that the old metrics hold", edgeAlone + "metrics: {bind_addr: \"127.0.0.1:5\"}",

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"relayedge/admission/redisstore"
 	"relayedge/cmd/internal/policy"
 	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
@@ -20,8 +21,9 @@ import (
 )
 
 // Machine is what check --machine looks at: whether what the policy names is
-// there and can be had. It changes nothing: what it opens it closes again. A
-// command's look calls its methods, which collect the faults.
+// there and can be had. It changes nothing: what it opens it closes again, and what
+// it writes into a store ends in a second. A command's look calls its methods, which
+// collect the faults.
 type Machine struct {
 	Policy *policy.Policy
 
@@ -116,6 +118,34 @@ func (m *Machine) Mailbox() {
 	if err := mailbox.Look(q.File, key); err != nil {
 		m.Fault(mailboxFile, "%v", err)
 	}
+}
+
+// Store looks at the files of the redis section and tries its store, if there is one.
+// It reports whether that decides.
+func (m *Machine) Store() bool {
+	cfg := m.Policy.Redis
+	if !cfg.Enabled() {
+		return false
+	}
+	_, secret := cfg.Secret()
+	store := redisstore.Probe(cfg)
+	for _, err := range []error{secret, store} {
+		if err == nil {
+			continue
+		}
+		key := "redis.url"
+		if cfg.URLFile != "" {
+			key = "redis.url_file"
+		}
+		text := err.Error()
+		for _, named := range []string{"redis.url", "redis.url_file", "redis.secret_file", "redis.ca_file"} {
+			if rest, ok := strings.CutPrefix(text, named+": "); ok {
+				key, text = named, rest
+			}
+		}
+		m.Fault(key, "%s", text)
+	}
+	return secret == nil && store == nil
 }
 
 // maxFile is how much of a file is read to see that it can be.
