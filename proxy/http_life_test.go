@@ -81,6 +81,31 @@ func TestHTTPTwoFramings(t *testing.T) {
 	}
 }
 
+// HTTP/1.0 has no Transfer-Encoding (RFC 9112, section 6.1), and net/http does not
+// say where one was: what follows a request of it is none.
+func TestHTTPFramingOfOldVersion(t *testing.T) {
+	for _, head := range []string{
+		"POST / HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n5c\r\n",
+		"POST / HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"GET / HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: identity\r\n\r\n",
+		"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+	} {
+		inBubble(t, func(t *testing.T) {
+			var got []http.Header
+			e := newHTTPEdge(t, recording(&got), nil)
+			c := e.client()
+			mustWrite(t, c, []byte(head+"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"))
+			if response, body := c.answer(); response.StatusCode != 200 || !response.Close {
+				t.Errorf("%q: %s, %q", head, response.Status, body)
+			}
+			c.wantClosed()
+			if len(got) != 1 {
+				t.Errorf("%q: the relay was asked %d times", head, len(got))
+			}
+		})
+	}
+}
+
 // An answer whose end is the connection's is never cut so that it looks whole,
 // whatever cuts it.
 func TestHTTPAnswersThatAreCut(t *testing.T) {

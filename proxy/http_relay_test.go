@@ -242,3 +242,27 @@ func TestHTTPPanic(t *testing.T) {
 		bystander.ask("GET /")
 	})
 }
+
+// Interim answers reach the clients that know them, and of a flood a few do (RFC
+// 9110, section 15.2).
+func TestHTTPInterimAnswers(t *testing.T) {
+	for _, row := range []struct {
+		version    string
+		sent, want int
+	}{{"1.1", 0, 0}, {"1.1", 3, 3}, {"1.1", maxInterim, maxInterim}, {"1.1", 10_000, maxInterim}, {"1.0", 3, 0}} {
+		inBubble(t, func(t *testing.T) {
+			e := newHTTPEdge(t, nil, nil)
+			go e.answering(strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", row.sent)+"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", stay)
+			c := e.client()
+			mustWrite(t, c, []byte("GET / HTTP/"+row.version+"\r\nHost: a\r\n\r\n"))
+			interim := 0
+			response, body := c.answer()
+			for ; response.StatusCode == 103 && interim <= row.sent; interim++ {
+				response, body = c.answer()
+			}
+			if interim != row.want || response.StatusCode != 200 || body != "ok" || response.Header.Get("Link") != "" {
+				t.Errorf("HTTP/%s, %d sent: %d came, then %s %q %v", row.version, row.sent, interim, response.Status, body, response.Header)
+			}
+		})
+	}
+}

@@ -21,9 +21,10 @@ func (h *httpSession) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.contain()
 	h.requests++
 	h.id = h.s.id + "-" + strconv.Itoa(h.requests)
-	// net/http takes a body by its chunks where there is a Content-Length too. Whoever
-	// is before us may have taken it by its length: what follows is not believed.
-	h.closes, h.body = len(r.TransferEncoding) > 0, nil
+	// net/http takes a body by its chunks where there is a Content-Length too, and
+	// drops a Transfer-Encoding of HTTP/1.0 without a word. Whoever is before us may
+	// have taken the body by the other: what follows is not believed.
+	h.closes, h.body = len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1), nil
 	h.oversized = headerFields(r) > maxHeaderFields || headerBytes(r) > h.s.terms.times.headerBytes // as it came
 	disclaim(r.Header)
 	r.Header.Set(RequestID, h.id)
@@ -110,7 +111,30 @@ func (h *httpSession) pass(w http.ResponseWriter, r *http.Request) {
 	// What stands there is added to what the relay says; amend and answer set ours.
 	w.Header().Del(RequestID)
 	w.Header().Del("Connection")
-	h.proxy.ServeHTTP(w, out)
+	h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1)}, out)
+}
+
+// maxInterim is how many interim answers (1xx) of a request are passed on.
+const maxInterim = 16
+
+// answerWriter is a client's answer as the relay's reaches it: of interim answers
+// those few that a client may have, and none for HTTP/1.0, which knows none
+// (RFC 9110, section 15.2).
+type answerWriter struct {
+	http.ResponseWriter
+	old     bool
+	interim int
+}
+
+func (w *answerWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *answerWriter) WriteHeader(status int) {
+	if status < http.StatusOK {
+		if w.interim++; w.old || w.interim > maxInterim {
+			return
+		}
+	}
+	w.ResponseWriter.WriteHeader(status)
 }
 
 // rewrite makes the relay's request of the client's, whose claims and

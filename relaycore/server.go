@@ -145,7 +145,10 @@ func NewServerWith(cfg Config, o Options, log *slog.Logger) (*Server, error) {
 	if s.budget = o.PushBudget; s.budget == nil {
 		s.budget = admission.NewFixedWindows(int64(cfg.Push.BudgetPerHour), push.BudgetWindow)
 	}
-	s.push = push.New(cfg.Push, push.Options{Budget: s.budget, Keys: keys, Embedded: s.sources.embedded})
+	s.push = push.New(cfg.Push, push.Options{Budget: s.budget, Keys: keys, Embedded: s.sources.embedded, Panicked: func(fault any) {
+		s.log.Error("a wake-up panicked; it alone ends", slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
+		s.count.reject(ReasonTaskPanic)
+	}})
 	s.api = api.New(api.Options{Relay: apiRelay{s}, Messages: s.limits, Throttle: s.throttle, Keys: keys, Push: s.push})
 	if s.guard, err = s.newGuard(o, keys); err != nil {
 		s.mail.close()

@@ -199,8 +199,11 @@ func reply(answer []rueidis.RedisMessage) (r admission.Reply, err error) {
 	for i := 4; i < len(answer); i += 5 {
 		a := admission.Answer{Claim: int(at(i + 1)), Total: int(at(i + 2)), Tight: at(i+3) == 1, Debt: time.Duration(at(i+4)) * time.Microsecond}
 		key, e := answer[i].ToString()
-		if e != nil || len(key) != len(a.Key) {
+		if e != nil {
 			return r, errNoAnswer
+		}
+		if len(key) != len(a.Key) {
+			continue // it is none of ours, whoever has put it there
 		}
 		copy(a.Key[:], key)
 		r.Answers = append(r.Answers, a)

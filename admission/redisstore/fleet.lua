@@ -21,8 +21,26 @@ local page = 1000
 
 local function whole(n) return string.format('%.0f', n) end
 local function claims(of) return edges .. ':' .. of end
-local function claim(of, key) return tonumber(redis.call('HGET', claims(of), key) or 0) end
+-- What is no number is 0, whoever has put it there.
+local function field(hash, key) return tonumber(redis.call('HGET', hash, key) or 0) or 0 end
+local function claim(of, key) return field(claims(of), key) end
 local function free(cap, n) return math.max(1, math.floor(cap / (2 * n))) end
+
+-- A value of a kind that is not ours is as good as none: it has no end of its own,
+-- and every beat would fail for it.
+local function own(key, kind)
+	local there = redis.call('TYPE', key).ok
+	if there ~= kind and there ~= 'none' then
+		redis.call('DEL', key)
+	end
+end
+for i, kind in ipairs({'hash', 'hash', 'hash', 'zset', 'zset', 'zset'}) do
+	own(KEYS[i], kind)
+end
+own(claims(id), 'hash')
+if not string.match(redis.call('HGET', edges, '#') or '0', '^%d+$') then
+	redis.call('HDEL', edges, '#')
+end
 
 local function change(set, key)
 	redis.call('ZADD', set, redis.call('HINCRBY', edges, '#', 1), key)
@@ -49,8 +67,10 @@ local function drop(of)
 	local held = redis.call('HGETALL', claims(of))
 	for i = 1, #held, 2 do
 		local key = held[i]
-		local total = redis.call('HINCRBY', totals, key, -tonumber(held[i + 1]))
-		if total <= 0 then
+		local total = field(totals, key) - (tonumber(held[i + 1]) or 0)
+		if total > 0 then
+			redis.call('HSET', totals, key, whole(total))
+		else
 			redis.call('HDEL', totals, key)
 		end
 		if redis.call('HEXISTS', tight, key) == 1 then
@@ -69,7 +89,8 @@ local all = redis.call('HGETALL', edges)
 for i = 1, #all, 2 do
 	if all[i] ~= '#' then
 		local till, number, by, seen = string.match(all[i + 1], '^(%d+) (%d+) (%d+) (%d+)$')
-		if tonumber(till) * 1000 <= now or (leaves and all[i] == id) then
+		own(claims(all[i]), 'hash')
+		if not till or tonumber(till) * 1000 <= now or (leaves and all[i] == id) then
 			drop(all[i])
 		else
 			alive[all[i]] = {number = tonumber(number), edges = tonumber(by), seen = tonumber(seen)}
@@ -86,7 +107,7 @@ if leaves then
 end
 
 local number, begin, cursor = tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[8])
-local version = tonumber(redis.call('HGET', edges, '#') or 0)
+local version = field(edges, '#')
 local me = alive[id]
 if me and not (me.number + 1 == number or (begin and me.number < number)) or not me and not begin or cursor > version then
 	return {1, n, 0, 0}
@@ -116,7 +137,7 @@ local function tell(key)
 	local at = #answer
 	answer[at + 1] = key
 	answer[at + 2] = claim(id, key)
-	answer[at + 3] = tonumber(redis.call('HGET', totals, key) or 0)
+	answer[at + 3] = field(totals, key)
 	answer[at + 4] = redis.call('HEXISTS', tight, key)
 	answer[at + 5] = math.max(0, full - now)
 end
@@ -124,7 +145,7 @@ end
 for i = 9, #ARGV, 6 do
 	local key, held, need, want = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
 	local cap, spent = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5])
-	local since = tonumber(redis.call('HGET', tight, key) or 0)
+	local since = field(tight, key)
 	-- The claims of the others; what is left of the cap beside those and what each may
 	-- have without; and what all would have if nothing were tight.
 	local others, left, loose = 0, cap, 0
@@ -177,7 +198,7 @@ for i = 9, #ARGV, 6 do
 end
 
 if ARGV[7] == '1' then
-	version = tonumber(redis.call('HGET', edges, '#') or 0)
+	version = field(edges, '#')
 	for _, set in ipairs({changed, gone}) do
 		local news = redis.call('ZRANGEBYSCORE', set, '(' .. whole(cursor), '+inf', 'WITHSCORES', 'LIMIT', 0, page + 1)
 		for i = 1, math.min(#news, 2 * page), 2 do

@@ -12,6 +12,13 @@ local function text(key)
 end
 local now = math.floor(clock() / 1000)
 
+-- A list of a kind that is not ours is as good as none: it has no end of its own, and
+-- nothing could be stored beside it.
+local kind = redis.call('TYPE', list).ok
+if kind ~= 'zset' and kind ~= 'none' then
+	redis.call('DEL', list)
+end
+
 -- keep has the list end no sooner than a record that lives so long.
 local function keep(life)
 	if redis.call('PTTL', list) < life then

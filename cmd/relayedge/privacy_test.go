@@ -1,11 +1,13 @@
 package main_test
 
 import (
+	"bufio"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"maps"
 	"net"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -137,6 +139,63 @@ log: {level: debug, client_addresses: `+addresses+`}
 	for _, id := range relay {
 		if !slices.Contains(edge, id) {
 			t.Errorf("the relay tells of %s, the edge of %v", id, edge)
+		}
+	}
+}
+
+// What a relay sends that nobody has asked for stands in no log: it may be about
+// another client, and there may be much of it.
+func TestRelaysInLogs(t *testing.T) {
+	t.Parallel()
+	relay, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { relay.Close() })
+	go func() {
+		for {
+			conn, err := relay.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+					io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nX-Secret: private.example\r\n\r\n")
+					io.Copy(io.Discard, conn)
+				}
+			}()
+		}
+	}()
+	e := runEdge(t, `
+listeners: [{name: web, bind: "127.0.0.1:0", protocol: http, tls: none}]
+upstreams: {relay: {addresses: ["`+relay.Addr().String()+`"], client_address: x-real-ip, health_check_secs: 0}}
+log: {level: debug}
+`)
+	conn, err := dial(t.Context(), "127.0.0.77", e.listeners["web"], "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	for range 3 { // the connection to the relay is a new one each time
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		response, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := io.ReadAll(response.Body); err != nil || string(body) != "ok" {
+			t.Errorf("%q, %v", body, err)
+		}
+	}
+	conn.Close()
+	e.terminate(t)
+	if _, err := e.ended(); err != nil {
+		t.Error(err)
+	}
+	for line := range strings.Lines(e.stderr.String()) {
+		if !strings.HasPrefix(line, "time=") || strings.Contains(line, "private.example") {
+			t.Errorf("the log says %q", line)
 		}
 	}
 }

@@ -16,12 +16,13 @@ import (
 // concurrent use. No method but Test and Close waits for anything.
 type Waker struct {
 	// Static.
-	budget admission.Windows
-	keys   *admission.KeyMaker
-	client *http.Client
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // of calls under way
+	budget   admission.Windows
+	keys     *admission.KeyMaker
+	panicked func(fault any)
+	client   *http.Client
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup // of calls under way
 
 	mu     sync.Mutex
 	cfg    Config // changed by a reload
@@ -93,6 +94,9 @@ type Options struct {
 	Keys *admission.KeyMaker
 	// Embedded are the prefixes whose last 32 bits are an IPv4 address.
 	Embedded []netip.Prefix
+	// Panicked is told of a panic in a wake-up, where it was recovered; the wake-up
+	// alone ends, as Failed. nil: nobody is told.
+	Panicked func(fault any)
 }
 
 // New returns a waker. The config has been validated.
@@ -102,7 +106,7 @@ func New(cfg Config, o Options) *Waker {
 
 func newWaker(cfg Config, o Options, transport http.RoundTripper) *Waker {
 	w := &Waker{
-		budget: o.Budget, keys: o.Keys,
+		budget: o.Budget, keys: o.Keys, panicked: o.Panicked,
 		client: &http.Client{
 			Transport: transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error {
@@ -326,6 +330,22 @@ func (w *Waker) dispatch(now time.Time) {
 	}
 }
 
+// contained is call within its time, and with a panic in it for a failure: nobody
+// else would recover it.
+func (w *Waker) contained(r *registration, timeout time.Duration) (result Result, quiet time.Duration) {
+	ctx, cancel := context.WithTimeout(w.ctx, timeout)
+	defer cancel()
+	defer func() {
+		if fault := recover(); fault != nil {
+			result.Outcome, quiet = Failed, 0
+			if w.panicked != nil {
+				w.panicked(fault)
+			}
+		}
+	}()
+	return w.call(ctx, r)
+}
+
 // fly is one wake-up, from the budget to what its outcome means.
 func (w *Waker) fly(r *registration, test chan Result, skip bool, timeout time.Duration) {
 	var result Result
@@ -333,9 +353,7 @@ func (w *Waker) fly(r *registration, test chan Result, skip bool, timeout time.D
 	if skip {
 		result.Outcome = Quiet
 	} else {
-		ctx, cancel := context.WithTimeout(w.ctx, timeout)
-		result, quiet = w.call(ctx, r)
-		cancel()
+		result, quiet = w.contained(r, timeout)
 	}
 	if test != nil {
 		test <- result

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"os"
@@ -25,6 +26,9 @@ import (
 
 // Main runs the command line of the process and exits.
 func Main(root *cobra.Command) {
+	// Libraries write there past our log and its bounds: net/http whatever a relay or a
+	// push service sends that nobody asked for.
+	log.SetOutput(io.Discard)
 	os.Exit(Execute(context.Background(), root, os.Args[1:], os.Stdout, os.Stderr))
 }
 
