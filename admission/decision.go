@@ -8,9 +8,12 @@ import (
 // Decision is the answer of a rate limiter. The zero Decision refuses.
 type Decision struct {
 	Allowed   bool
-	Limit     int64     // units a window; -1: everything is refused
-	Remaining int64     // units left in the window that is named, at least 0
-	Reset     time.Time // when that window's count resets, by the wall clock
+	Limit     int64 // units a window; -1: everything is refused
+	Remaining int64 // units left in the window that is named, at least 0
+	// Reset is when that window's count resets, by the wall clock: where it was
+	// refused when there is room again, else when nothing counts there any longer,
+	// what this request was charged included.
+	Reset time.Time
 	// RetryAfter is how long to wait before the same request can be allowed, by the
 	// clock that decided; 0 where it was.
 	RetryAfter time.Duration

@@ -150,7 +150,7 @@ func TestReadNetworksIsBounded(t *testing.T) {
 		"one line": {"#xxxxxxx", 64<<20 + 8192, "d:1: the file has more than 67108864 bytes, the most that are read; shorten it, or join networks"},
 		"networks": {"10.0.0.0/8     \n", 16*1_000_000 + 8192, "d:1000001: the file has more than 1000000 networks, the most that are taken; join some"},
 	} {
-		e := &endless{line: row.line}
+		e := &endless{line: strings.Repeat(row.line, 512)}
 		got, err := ReadNetworks("d", e)
 		if got != nil || err == nil || err.Error() != row.want {
 			t.Errorf("%s: %d networks, %v, want %s", name, len(got), err, row.want)

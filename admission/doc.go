@@ -1,8 +1,9 @@
 // Package admission decides who may have how much: which connection may exist,
 // how fast one source may open more of them, how fast one connection may send,
-// and who makes way when a bounded thing is full. It owns the counts behind those decisions and nothing else: it starts no
-// goroutine, writes no log and knows no metric, and the only socket it touches
-// is the listener it is given to guard.
+// how many requests and messages there may be, and who makes way when a bounded
+// thing is full. It owns the counts behind those decisions and nothing else: it
+// starts no goroutine, writes no log and knows no metric, and the only socket it
+// touches is the listener it is given to guard.
 //
 // # A relay of your own
 //

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// numbered returns a key like a keyed hash: the shared row that it would have is its last byte's.
+// numbered returns a key like a keyed hash. The last byte of n says which shared row
+// it would have.
 func numbered(n int) Key {
 	var k Key
 	k[0] = byte(n)

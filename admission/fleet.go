@@ -121,9 +121,9 @@ type shared struct {
 	claim, total int
 	tight        bool
 	refused      int   // newcomers that a claim would have let in, since the last beat
-	recent       int   // the highest cap of the newcomers since the last beat
+	recent       int   // the highest cap of the newcomers since the last beat; 0: there were none
+	most         int   // the same before the latest beat with any; 0: not known
 	keep         int64 // until when it keeps a claim that it does not use
-	most         int   // the same of the latest beat before which there were any; 0: not known
 
 	// The bucket, if rate: it stands here instead of the row.
 	rate  bool

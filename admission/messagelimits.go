@@ -24,7 +24,7 @@ const (
 //
 // It follows the monotonic reading of the times that it is given. What is allowed
 // names the window with the least left, and as its Reset when all of what is
-// counted there will be gone. What is refused names the full window that resets
+// counted there will be gone, this message included once it is charged. What is refused names the full window that resets
 // last; RetryAfter is when it has room again, if nobody else takes that, and Reset
 // the same by the wall clock of the request that asks. A limit of -1 is a window
 // that is always full and resets one length from now.

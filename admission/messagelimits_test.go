@@ -418,7 +418,9 @@ func TestResetOfWhatIsAllowed(t *testing.T) {
 	if d := m.Peek(t.Context(), numbered(1), now); !d.Reset.Equal(now.Round(0)) {
 		t.Errorf("nothing is counted, and %+v", d)
 	}
-	m.Take(t.Context(), numbered(1), now)
+	if d := m.Take(t.Context(), numbered(1), now); !d.Reset.Equal(now.Round(0).Add(time.Hour)) {
+		t.Errorf("%+v, want it to reset in an hour", d)
+	}
 	now = now.Add(10 * time.Minute)
 	if d := m.Peek(t.Context(), numbered(1), now); !d.Reset.Equal(now.Round(0).Add(50 * time.Minute)) {
 		t.Errorf("%+v, want it to reset in 50 minutes", d)

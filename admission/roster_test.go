@@ -113,7 +113,7 @@ func TestRosterShrinks(t *testing.T) {
 		row := r.find(numbered(i), 60)
 		r.renew(row, 60)
 	}
-	for r.sweep(155, 100) {
+	for r.sweep(155, 1000) {
 		r.check(t)
 	}
 	if r.check(t); len(r.index) != 100 || len(r.chunks) > 5 {

@@ -37,6 +37,11 @@ type slide struct {
 // taken for another.
 type arrival struct{ ms, n uint32 }
 
+// arrivalAt is the entry of one message.
+func arrivalAt(at int64) arrival {
+	return arrival{uint32((at + millisecond - 1) / millisecond), 1}
+}
+
 // leaves returns when a is out of a window of that length.
 func (a arrival) leaves(length, at int64) int64 {
 	now := at / millisecond
@@ -64,6 +69,14 @@ func (s *slide) wait(r slideRule, at int64) int64 {
 	return 0
 }
 
+// gone returns how long it takes until the window is empty, if nothing more comes.
+func (s *slide) gone(r slideRule, at int64) int64 {
+	if s.pass(r, at); s.used == 0 {
+		return 0
+	}
+	return s.entry(s.used-1).leaves(r.length, at) - at
+}
+
 // pass lets go of what has left the window.
 func (s *slide) pass(r slideRule, at int64) {
 	if at-s.last >= r.length+millisecond {
@@ -87,7 +100,7 @@ func (s *slide) pass(r slideRule, at int64) {
 // steps. held counts the entries that all rings have room for.
 func (s *slide) add(r slideRule, at int64, coarse bool, held *int) {
 	s.pass(r, at)
-	ms := uint32((at + millisecond - 1) / millisecond)
+	this := arrivalAt(at)
 	s.last = at
 	s.total++
 	if s.used > 0 {
@@ -99,8 +112,8 @@ func (s *slide) add(r slideRule, at int64, coarse bool, held *int) {
 		case r.limit > slideExact:
 			step = uint32(r.length / r.steps / millisecond)
 		}
-		if ms == newest.ms || ms-s.begun < step {
-			newest.ms = ms
+		if this.ms == newest.ms || this.ms-s.begun < step {
+			newest.ms = this.ms
 			newest.n++
 			return
 		}
@@ -109,9 +122,9 @@ func (s *slide) add(r slideRule, at int64, coarse bool, held *int) {
 	if int(s.used) == len(s.ring) {
 		s.grow(held)
 	}
-	s.begun = ms
+	s.begun = this.ms
 	s.used++
-	*s.entry(s.used - 1) = arrival{ms, 1}
+	*s.entry(s.used - 1) = this
 }
 
 func (s *slide) grow(held *int) {

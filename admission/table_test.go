@@ -138,9 +138,10 @@ func TestTableShrinks(t *testing.T) {
 	if len(table.chunks) < 10 {
 		t.Fatalf("%d chunks for %d rows", len(table.chunks), len(held))
 	}
-	for _, i := range held {
-		table.release(i, 0)
-		table.check(t)
+	for n, i := range held {
+		if table.release(i, 0); n%50 == 0 { // a look at all of it each time would be long
+			table.check(t)
+		}
 	}
 	for table.sweep(1, 1000) {
 	}

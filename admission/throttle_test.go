@@ -10,7 +10,7 @@ func TestThrottle(t *testing.T) {
 	for left := range int64(4) {
 		d := th.Take(numbered(1), now)
 		mustTake(t, d, 3-left)
-		if d.Scope != ScopeHost || d.Window != Minute || d.Limit != 4 {
+		if d.Scope != ScopeHost || d.Window != Minute || d.Limit != 4 || !d.Reset.Equal(now.Round(0).Add(time.Duration(left+1)*15*time.Second)) {
 			t.Fatalf("%+v", d)
 		}
 	}

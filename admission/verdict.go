@@ -15,7 +15,8 @@ type standing struct {
 	scope       Scope
 	window      Window
 	limit, left int64
-	reset       int64 // from now
+	reset       int64 // from now, until nothing counts there; where it is full, until there is room
+	charged     int64 // the same once this request is charged
 }
 
 func newVerdict() verdict { return verdict{off: true} }
@@ -36,6 +37,7 @@ func (v *verdict) bucket(scope Scope, limit, length int64, t tokens, at int64) {
 		return
 	}
 	n.left, n.reset = t.left(p, at), t.owes(at)
+	n.charged = n.reset + p.cost
 	v.room(n)
 }
 
@@ -54,9 +56,7 @@ func (v *verdict) slide(scope Scope, window Window, r slideRule, s *slide, at in
 		return
 	}
 	n.left = r.limit - s.total
-	if s.total > 0 {
-		n.reset = s.last + r.length - at
-	}
+	n.reset, n.charged = s.gone(r, at), arrivalAt(at).leaves(r.length, at)-at
 	v.room(n)
 }
 
@@ -75,7 +75,9 @@ func (v *verdict) room(n standing) {
 }
 
 // spend says that what was allowed was charged.
-func (v *verdict) spend() { v.named.left = max(0, v.named.left-1) }
+func (v *verdict) spend() {
+	v.named.left, v.named.reset = max(0, v.named.left-1), v.named.charged
+}
 
 func (v *verdict) decision(now time.Time) Decision {
 	if v.off {

@@ -20,6 +20,7 @@ func TestMessages(t *testing.T, s Store) {
 		{"each window of each scope", messagesEachWindow},
 		{"0 is off and -1 refuses all", messagesOffAndShut},
 		{"a look spends nothing", messagesPeek},
+		{"what is charged is told with itself counted", messagesReset},
 		{"what is refused spends nothing anywhere", messagesRefuseFreely},
 		{"of several full windows the one that resets last is named", messagesNameLast},
 		{"the bucket refills bit by bit", messagesRefill},
@@ -145,6 +146,43 @@ func messagesPeek(t *testing.T, s Store) {
 	if (looked.RetryAfter - refused.RetryAfter).Abs() > s.stall() {
 		t.Fatalf("Peek says %+v, Take %+v", looked, refused)
 	}
+}
+
+// messagesReset asks when what is allowed is told to reset: when all that counts is
+// gone, what was charged included.
+func messagesReset(t *testing.T, s Store) {
+	const limit = 4
+	resets := func(t *testing.T, decide func() admission.Decision, want time.Duration) admission.Decision {
+		t.Helper()
+		asked := s.Now()
+		d := mustAllow(t, decide())
+		if late := d.Reset.Sub(asked) - want; late < -s.Slack || late > s.stall() {
+			t.Fatalf("%+v, want it to reset in %v", d, want)
+		}
+		return d
+	}
+	eachWindow(t, func(t *testing.T, scope admission.Scope, window admission.Window) {
+		length := s.windowLength(window)
+		first, second := length, length
+		if window == admission.Minute { // a unit comes back each quarter of it
+			first, second = length/limit, length/limit*3/2
+		}
+		k := s.talk(t, only(scope, window, limit))
+		resets(t, func() admission.Decision { return k.peek(1) }, 0)
+		charged := resets(t, func() admission.Decision { return k.take(1) }, first)
+		s.Advance(length / limit / 2)
+		if looked := mustAllow(t, k.peek(1)); !within(looked.Reset, charged.Reset, s.stall()) {
+			t.Fatalf("%+v, and half a quarter of its length later %+v", charged, looked)
+		}
+		resets(t, func() admission.Decision { return k.take(1) }, second)
+	})
+	t.Run("a host's share", func(t *testing.T) {
+		var c admission.MessageLimitsConfig
+		c.Global.Minute = 16 * limit
+		k := s.talk(t, c)
+		d := resets(t, func() admission.Decision { return k.read(1) }, s.lengths().Minute/limit)
+		mustName(t, d, admission.ScopeHost, admission.Minute, limit)
+	})
 }
 
 func messagesRefuseFreely(t *testing.T, s Store) {

@@ -149,7 +149,7 @@ func (c *Fleet) leave() {
 	if client == nil {
 		return
 	}
-	c.script.lua.Exec(ctx, *client, c.keys, []string{c.name(c.fleet.Beat(time.Now())), strconv.FormatInt(c.lease.Milliseconds(), 10), "leave"})
+	c.script.lua.Exec(ctx, *client, c.keys, []string{c.name(c.fleet.Beat(time.Now())), milliseconds(c.lease), "leave"})
 }
 
 // name is what the store knows this edge by.
@@ -161,13 +161,12 @@ func (c *Fleet) send(ctx context.Context, b admission.Beat) (admission.Reply, er
 	if client == nil {
 		return admission.Reply{}, errAway
 	}
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	args := make([]string, 0, 8+6*len(b.Asks))
-	args = append(args, c.name(b), number(c.lease.Milliseconds()), number(int64(b.Number)), flag(b.Begin),
-		number(int64(b.Edges)), number(int64(b.Seen)), flag(b.News), number(int64(b.Cursor)))
+	args = append(args, c.name(b), milliseconds(c.lease), whole(int64(b.Number)), flag(b.Begin),
+		whole(int64(b.Edges)), whole(int64(b.Seen)), flag(b.News), whole(int64(b.Cursor)))
 	for _, a := range b.Asks {
 		spent := (a.Spent + time.Microsecond - 1) / time.Microsecond
-		args = append(args, string(a.Key[:]), number(int64(a.Held)), number(int64(a.Need)), number(int64(a.Want)), number(int64(a.Cap)), number(int64(spent)))
+		args = append(args, string(a.Key[:]), whole(int64(a.Held)), whole(int64(a.Need)), whole(int64(a.Want)), whole(int64(a.Cap)), whole(int64(spent)))
 	}
 	answer, err := c.script.lua.Exec(ctx, *client, c.keys, args).ToArray()
 	if err != nil {

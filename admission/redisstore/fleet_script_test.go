@@ -127,7 +127,8 @@ func TestFleetScriptIsTheLedger(t *testing.T) {
 // No key of the fleet's stays for ever: each ends soon after the last beat, whatever
 // the script wrote in the end.
 func TestFleetKeysExpire(t *testing.T) {
-	b := newBeats(t, time.Second)
+	const lease = time.Minute
+	b := newBeats(t, lease)
 	expire := func(want int) {
 		t.Helper()
 		keys := 0
@@ -136,8 +137,8 @@ func TestFleetKeysExpire(t *testing.T) {
 				continue
 			}
 			keys++
-			if left := b.server.Ask("PTTL", key).(int64); left <= 0 || left > 4000 {
-				t.Errorf("%s has %d ms left, want up to 4000", key, left)
+			if left := b.server.Ask("PTTL", key).(int64); left <= 0 || left > (4*lease).Milliseconds() {
+				t.Errorf("%s has %d ms left, want up to four leases", key, left)
 			}
 		}
 		if keys != want {
@@ -150,17 +151,17 @@ func TestFleetKeysExpire(t *testing.T) {
 	}
 	spent := full(k)
 	spent.Spent = time.Hour
-	edge, other := b.store.newFleet(nil, standingClock, time.Second), b.store.newFleet(nil, standingClock, time.Second)
+	edge, other := b.store.newFleet(nil, standingClock, lease), b.store.newFleet(nil, standingClock, lease)
 	b.send(edge, admission.Beat{Number: 1, Begin: true, Edges: 1, Asks: []admission.Ask{spent, full(l)}})
 	b.send(edge, admission.Beat{Number: 2, Edges: 1, Asks: []admission.Ask{{Key: l, Cap: 64}}})
 	expire(7)
 	// What another leaves behind is written by its good-bye.
 	b.server.Ask("FLUSHALL")
-	b.ledger = fleettest.NewLedger(time.Second)
+	b.ledger = fleettest.NewLedger(lease)
 	b.pass(0)
 	b.send(edge, admission.Beat{Number: 3, Begin: true, Edges: 1})
 	b.send(other, admission.Beat{Number: 1, Begin: true, Edges: 1, Asks: []admission.Ask{full(k)}})
-	goodbye := []string{other.name(admission.Beat{}), "1000", "leave"}
+	goodbye := []string{other.name(admission.Beat{}), milliseconds(lease), "leave"}
 	if err := other.script.lua.Exec(t.Context(), *b.store.client.Load(), other.keys, goodbye).Error(); err != nil {
 		t.Fatal(err)
 	}

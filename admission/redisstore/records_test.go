@@ -21,6 +21,7 @@ import (
 func openRecords(t testing.TB, cfg Config, space string) *Records {
 	t.Helper()
 	s, _ := openLogged(t, cfg)
+	await(t, "the store is reached", func() bool { return s.client.Load() != nil })
 	r, err := s.Records(space)
 	if err != nil {
 		t.Fatal(err)

@@ -326,8 +326,9 @@ func (s *Store) watch() {
 			}
 		}
 		tick.Stop()
-		s.breaker.close()
+		// Before it can be away again, so that the log tells of both in their order.
 		s.log.Info("the store of shared limits is back")
+		s.breaker.close()
 	}
 }
 

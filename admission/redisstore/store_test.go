@@ -38,33 +38,6 @@ func TestClocksApart(t *testing.T) {
 	}
 }
 
-// Of any number of simultaneous requests to two processes just the limit are
-// allowed, each told another Remaining.
-func TestAtOnce(t *testing.T) {
-	server := testredis.Start(t)
-	cfg := Config{URL: URL("redis://" + server.Addr)}
-	const limit = 10
-	var both [2]admission.Windows
-	for i := range both {
-		both[i] = openTest(t, cfg, serverClock).Windows(RequestLimits, "test", limit, time.Hour, refuseAll{})
-	}
-	var told [limit]atomic.Int32
-	var callers sync.WaitGroup
-	for i := range 1000 {
-		callers.Go(func() {
-			if d := both[i%2].Take(t.Context(), keyOf(1), time.Now()); d.Allowed {
-				told[d.Remaining].Add(1)
-			}
-		})
-	}
-	callers.Wait()
-	for remaining := range told {
-		if n := told[remaining].Load(); n != 1 {
-			t.Errorf("%d were told that %d remain", n, remaining)
-		}
-	}
-}
-
 // A key that has lost its end gets it back at its next use.
 func TestImmortalKeys(t *testing.T) {
 	server := testredis.Start(t)

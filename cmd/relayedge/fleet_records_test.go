@@ -17,14 +17,15 @@ import (
 	"relayedge/internal/testredis"
 )
 
-// redisSection is that of edges which share a store and a secret.
-func redisSection(t testing.TB, store *testredis.Server) string {
+// redisSection is that of edges which share a store and a secret, with more keys.
+func redisSection(t testing.TB, store *testredis.Server, more ...string) string {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(strings.Repeat("not a secret ", 4)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("redis: {url: \"redis://%s\", secret_file: %q}\n", store.Addr, secret)
+	keys := append([]string{fmt.Sprintf("url: \"redis://%s\", secret_file: %q", store.Addr, secret)}, more...)
+	return "redis: {" + strings.Join(keys, ", ") + "}\n"
 }
 
 // visit shakes hands with an edge and is answered, which brings the session's ticket.
