@@ -18,7 +18,7 @@ func (h *Handler) send(q *request) *reply {
 	if wrong != nil {
 		return wrong
 	}
-	a, wrong := h.attemptFrom(q, o)
+	a, wrong := h.attemptFrom(q, o, "sender")
 	if wrong != nil {
 		return wrong
 	}
@@ -207,7 +207,7 @@ func (h *Handler) acknowledge(q *request) *reply {
 	if wrong != nil {
 		return wrong
 	}
-	a, wrong := h.attemptFrom(q, o)
+	a, wrong := h.attemptFrom(q, o, "sender")
 	if wrong != nil {
 		return wrong
 	}
