@@ -11,9 +11,7 @@ import (
 // metFrom has two identities meet, each from a source.
 func (t *contacts) metFrom(a, b int, from, other source, now time.Time) {
 	side := func(n int, from source) *session {
-		c := &session{source: from}
-		c.member.identity = idOf(n)
-		return c
+		return &session{source: from, member: &membership{identity: idOf(n)}}
 	}
 	t.met(side(a, from), side(b, other), now)
 }
@@ -94,9 +92,10 @@ func TestContactCost(t *testing.T) {
 	now := time.Now()
 	before := heap()
 	for i := range n {
-		a, b := &session{source: source(2 * i)}, &session{source: source(2*i + 1)}
-		a.member.identity, b.member.identity = wire.Identity{byte(i), byte(i >> 8), 1}, wire.Identity{byte(i), byte(i >> 8), 2}
-		c.met(a, b, now)
+		side := func(from source, which byte) *session {
+			return &session{source: from, member: &membership{identity: wire.Identity{byte(i), byte(i >> 8), which}}}
+		}
+		c.met(side(source(2*i), 1), side(source(2*i+1), 2), now)
 	}
 	took := (heap() - before) / n
 	t.Logf("a pair takes %d bytes", took)

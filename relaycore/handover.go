@@ -183,7 +183,9 @@ func (s *Server) newHTTPServer() *http.Server {
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
 			a := nc.(*caller)
 			ctx = context.WithValue(ctx, callerKey{}, a)
-			return api.WithClient(ctx, s.sources.client(a.about.client))
+			client := s.sources.client(a.about.client)
+			client.RequestID = a.about.id
+			return api.WithClient(ctx, client)
 		},
 		ConnState: func(nc net.Conn, state http.ConnState) {
 			if state == http.StateClosed {

@@ -114,7 +114,7 @@ func TestMailWakes(t *testing.T) {
 			}
 			return c.Outcomes[push.Forbidden] + c.Outcomes[push.Failed]
 		}
-		send := func(status string) {
+		send := func(status wire.Status) {
 			t.Helper()
 			if receipt, err := a.Send(t.Context(), mailclient.Letter{Recipient: b.Identity()}); err != nil || receipt.Status != status {
 				t.Fatalf("%+v %v", receipt, err)

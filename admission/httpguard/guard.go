@@ -132,25 +132,35 @@ type rateLimit struct {
 	ResetAt   int64 `json:"resetAt"` // Unix seconds
 }
 
+// Fault returns the body of a refusal in the shape of this package's: a code for
+// programs, a message for people, and the numbers of the window that was met; nil:
+// it is of no window. An id that is not 1 to 128 letters, digits and "-_." is not
+// told: one is made.
+func Fault(code, message, requestID string, d *admission.Decision) []byte {
+	var body refusal
+	body.Error.Code, body.Error.Message, body.Error.RequestID = code, message, madeID(requestID)
+	if d != nil {
+		body.Error.RateLimit = &rateLimit{d.Limit, d.Remaining, resetAt(d.Reset)}
+	}
+	text, err := json.Marshal(&body)
+	if err != nil {
+		panic("httpguard: a body of strings and numbers cannot be written: " + err.Error())
+	}
+	return text
+}
+
 // Refuse answers a request that Take has not allowed: 429 with the window, or 503
 // where the store is away.
 func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, d admission.Decision) {
 	if g.options.Refused != nil {
 		g.options.Refused(d)
 	}
-	var body refusal
-	status := http.StatusTooManyRequests
+	status, text := http.StatusTooManyRequests, []byte(nil)
 	if d.Unavailable {
 		status = http.StatusServiceUnavailable
-		body.Error.Code, body.Error.Message = "store_unavailable", "The request limit cannot be looked up; try again."
+		text = Fault("store_unavailable", "The request limit cannot be looked up; try again.", g.requestID(r), nil)
 	} else {
-		body.Error.Code, body.Error.Message = "rate_limit_exceeded", "Too many requests."
-		body.Error.RateLimit = &rateLimit{d.Limit, d.Remaining, resetAt(d.Reset)}
-	}
-	body.Error.RequestID = g.requestID(r)
-	text, err := json.Marshal(&body)
-	if err != nil {
-		panic("httpguard: a body of strings and numbers cannot be written: " + err.Error())
+		text = Fault("rate_limit_exceeded", "Too many requests.", g.requestID(r), &d)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -171,14 +181,20 @@ func resetAt(t time.Time) int64 {
 }
 
 func (g *Guard) requestID(r *http.Request) string {
-	if g.options.RequestID != nil {
-		if id := g.options.RequestID(r); isID(id) {
-			return id
-		}
+	if g.options.RequestID == nil {
+		return madeID("")
 	}
-	var id [16]byte
-	rand.Read(id[:]) // never fails: it ends the process instead
-	return hex.EncodeToString(id[:])
+	return madeID(g.options.RequestID(r))
+}
+
+// madeID returns an id that can be told: that one, or one of its own.
+func madeID(id string) string {
+	if isID(id) {
+		return id
+	}
+	var made [16]byte
+	rand.Read(made[:]) // never fails: it ends the process instead
+	return hex.EncodeToString(made[:])
 }
 
 func isID(id string) bool {

@@ -199,10 +199,7 @@ func TestAnswerOverhead(t *testing.T) {
 	for i := range n {
 		from := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
 		k, _, _ := a.claim(t.Context(), from, namesOf(idOf(alice), messageID(i), fmt.Sprint(i)), [32]byte{})
-		a.settle(k, ok(202, struct {
-			ID     string `json:"id"`
-			Status Status `json:"status"`
-		}{messageID(i).String(), Delivered}))
+		a.settle(k, ok(202, wire.Accepted{ID: messageID(i), Status: wire.Delivered}))
 	}
 	took := int64(memory() - before)
 	_, charged := a.stats(time.Now())

@@ -56,8 +56,8 @@ func (c *challenges) tag(id wire.Identity, head []byte) []byte {
 
 // holds reports whether a nonce was issued for the identity and lives.
 func (c *challenges) holds(id wire.Identity, nonce string, now time.Time) bool {
-	n, ok := parseHex(nonce)
-	if !ok || !hmac.Equal(n[nonceTag:], c.tag(id, n[:nonceTag])) {
+	n, err := hex.DecodeString(nonce)
+	if err != nil || len(n) != nonceSize || hex.EncodeToString(n) != nonce || !hmac.Equal(n[nonceTag:], c.tag(id, n[:nonceTag])) {
 		return false
 	}
 	age := now.Sub(c.begun) - time.Duration(binary.BigEndian.Uint64(n[:]))*time.Millisecond
@@ -75,10 +75,9 @@ func (h *Handler) challenge(q *request) *reply {
 		return wrong
 	}
 	now := time.Now()
-	return ok(http.StatusOK, struct {
-		Nonce     string    `json:"nonce"`
-		ExpiresAt time.Time `json:"expires_at"`
-	}{h.challenges.issue(id, now), now.Add(ChallengeLife).UTC().Truncate(time.Second)})
+	return ok(http.StatusOK, wire.Challenge{
+		Nonce: h.challenges.issue(id, now), ExpiresAt: now.Add(ChallengeLife).UTC().Truncate(time.Second),
+	})
 }
 
 // parameters are those of a URL. Those that nobody asks for are ignored.
@@ -105,9 +104,8 @@ func (p parameters) identity() (id wire.Identity, _ *reply) {
 	if wrong != nil {
 		return id, wrong
 	}
-	b, ok := parseHex(s)
-	if !ok {
+	if id.UnmarshalText([]byte(s)) != nil {
 		return id, refuse(BadRequest, notHex, "identity")
 	}
-	return b, nil
+	return id, nil
 }

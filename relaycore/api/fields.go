@@ -2,14 +2,12 @@ package api
 
 import (
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"relayedge/relaycore/wire"
@@ -141,23 +139,14 @@ func (o *object) text(name string) (s string) {
 
 // hexDigits is a field of 32 bytes in lower-case hex.
 func (o *object) hexDigits(name string) [32]byte {
-	b, ok := parseHex(o.text(name))
-	if !ok {
+	var b wire.MessageID
+	if b.UnmarshalText([]byte(o.text(name))) != nil {
 		o.fail(BadRequest, notHex, name)
 	}
 	return b
 }
 
 const notHex = "%s must be 64 lower-case hexadecimal digits"
-
-// parseHex reads 32 bytes. There is one way to write them.
-func parseHex(s string) (b [32]byte, ok bool) {
-	if len(s) != 2*len(b) || strings.ToLower(s) != s {
-		return b, false
-	}
-	_, err := hex.Decode(b[:], []byte(s))
-	return b, err == nil
-}
 
 // hexList is a field that is a list of message ids, one to wire.MaxAckIDs.
 func (o *object) hexList(name string) []wire.MessageID {
@@ -173,11 +162,9 @@ func (o *object) hexList(name string) []wire.MessageID {
 	}
 	ids := make([]wire.MessageID, len(texts))
 	for i, s := range texts {
-		id, ok := parseHex(*s)
-		if !ok {
+		if ids[i].UnmarshalText([]byte(*s)) != nil {
 			o.fail(BadRequest, notHex, name)
 		}
-		ids[i] = id
 	}
 	return ids
 }

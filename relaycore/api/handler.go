@@ -45,8 +45,9 @@ type Relay interface {
 
 // Client is whose request it is.
 type Client struct {
-	Host   netip.Prefix // that limits count by; zero: it has no address
-	Source netip.Prefix // that shares count by; zero: sources are not known
+	Host      netip.Prefix // that limits count by; zero: it has no address
+	Source    netip.Prefix // that shares count by; zero: sources are not known
+	RequestID string       // by which the log knows it, for refusals that tell one
 }
 
 type clientKey struct{}
@@ -74,7 +75,7 @@ type Handler struct {
 	keys       *admission.KeyMaker
 	challenges *challenges
 	answers    *answers
-	push       http.Handler // of the push routes; nil: there are none
+	push       *push.Waker // nil: nobody is woken
 
 	Counts Counts
 }
@@ -91,14 +92,10 @@ type Counts struct {
 // New returns the API of a relay.
 func New(o Options) *Handler {
 	now := time.Now()
-	h := &Handler{
-		relay: o.Relay, messages: o.Messages, throttle: o.Throttle, keys: o.Keys,
+	return &Handler{
+		relay: o.Relay, messages: o.Messages, throttle: o.Throttle, keys: o.Keys, push: o.Push,
 		challenges: newChallenges(now), answers: newAnswers(MostAnswers, AnswerBudget, AnswerLife),
 	}
-	if o.Push != nil {
-		h.push = h.pushRoutes(o.Push)
-	}
-	return h
 }
 
 // Kept returns how many answers are kept, and the bytes that they are charged.
@@ -108,12 +105,12 @@ func (h *Handler) Kept() (n int, bytes int64) { return h.answers.stats(time.Now(
 type route struct {
 	serve func(*Handler, *request) *reply
 	read  bool // a public read, which HEAD may ask for
-	push  bool // of package push, in place of serve
+	push  bool // there where somebody can be woken
 }
 
 const identitiesPath = "/identities/"
 
-// routes are the API's, by method and path; the identity of the last two is left out.
+// routes are the API's, by method and path; an identity in the path is left out.
 var routes = map[string]route{
 	"POST /messages":      {serve: (*Handler).send},
 	"GET /messages":       {serve: (*Handler).fetch},
@@ -122,9 +119,9 @@ var routes = map[string]route{
 	"GET /health":         {serve: (*Handler).health, read: true},
 	"GET /identities/":    {serve: (*Handler).bundle, read: true},
 	"PUT /identities/":    {serve: (*Handler).publish},
-	"PUT /push":           {push: true},
-	"DELETE /push":        {push: true},
-	"POST /push/test":     {push: true},
+	"PUT /push":           {serve: (*Handler).leaveEndpoint, push: true},
+	"DELETE /push":        {serve: (*Handler).takeEndpoint, push: true},
+	"POST /push/test":     {serve: (*Handler).tryEndpoint, push: true},
 }
 
 func find(method, path string) (route, bool) {
@@ -152,13 +149,7 @@ func Serves(method, path string) bool {
 type request struct {
 	*http.Request
 	client Client
-	now    time.Time
 	body   http.ResponseWriter // for what bounds the body
-}
-
-func requestOf(w http.ResponseWriter, r *http.Request) *request {
-	client, _ := r.Context().Value(clientKey{}).(Client)
-	return &request{Request: r, client: client, now: time.Now(), body: w}
 }
 
 // ServeHTTP answers a request that [Serves] has a route for; another gets a 404
@@ -170,11 +161,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.Counts.Requests.Add(1)
-	if found.push {
-		h.push.ServeHTTP(w, r)
-		return
-	}
-	q := requestOf(w, r)
+	client, _ := r.Context().Value(clientKey{}).(Client)
+	q := &request{Request: r, client: client, body: w}
 	if found.read {
 		if refused := h.read(q); refused != nil {
 			refused.write(w)

@@ -168,7 +168,7 @@ func messageID(n int) (id wire.MessageID) {
 // client is the client number n, each with a host and a source of its own.
 func client(n int) Client {
 	p := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, byte(n >> 8), byte(n)}), 32)
-	return Client{p, p}
+	return Client{Host: p, Source: p}
 }
 
 // call is one request.

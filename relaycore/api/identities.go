@@ -9,11 +9,10 @@ import (
 
 // named is the identity in the path.
 func (q *request) named() (id wire.Identity, _ *reply) {
-	b, ok := parseHex(strings.TrimPrefix(q.URL.Path, identitiesPath))
-	if !ok {
+	if id.UnmarshalText([]byte(strings.TrimPrefix(q.URL.Path, identitiesPath))) != nil {
 		return id, refuse(BadRequest, notHex, "the identity in the path")
 	}
-	return b, nil
+	return id, nil
 }
 
 // bundle answers GET /identities/{identity}.
@@ -26,11 +25,7 @@ func (h *Handler) bundle(q *request) *reply {
 	if !known {
 		return refuse(Unknown, "nothing is published here under this identity")
 	}
-	return ok(http.StatusOK, struct {
-		Identity        string `json:"identity"`
-		Bundle          []byte `json:"bundle"`
-		BundleSignature []byte `json:"bundle_signature"`
-	}{id.String(), append([]byte{}, bundle...), signature[:]})
+	return ok(http.StatusOK, wire.Bundle{Identity: id, Bundle: append([]byte{}, bundle...), Signature: signature[:]})
 }
 
 // publish answers PUT /identities/{identity}.
@@ -79,8 +74,8 @@ func (h *Handler) publish(q *request) *reply {
 		return refuse(Conflict, "a bundle that is newer than sent_at is published already")
 	}
 	return ok(http.StatusOK, struct {
-		Identity string `json:"identity"`
-	}{id.String()})
+		Identity wire.Identity `json:"identity"`
+	}{id})
 }
 
 // health answers GET /health.

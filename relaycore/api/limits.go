@@ -43,11 +43,11 @@ func (h *Handler) hostKey(c Client) admission.Key { return h.keys.Key("host", c.
 
 // attemptFrom is attempt for the sender that a body names in a field. It reads no
 // further than that.
-func (h *Handler) attemptFrom(q *request, o *object) (*attempt, *reply) {
-	if wrong := o.until("sender"); wrong != nil {
+func (h *Handler) attemptFrom(q *request, o *object, field string) (*attempt, *reply) {
+	if wrong := o.until(field); wrong != nil {
 		return nil, wrong
 	}
-	sender := o.hexDigits("sender")
+	sender := o.hexDigits(field)
 	if o.wrong != nil {
 		return nil, o.wrong
 	}

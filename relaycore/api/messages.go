@@ -12,24 +12,13 @@ import (
 	"relayedge/relaycore/wire"
 )
 
-// Status says what has become of a message that was accepted. The list is closed.
-type Status string
-
-const (
-	Delivered Status = "delivered" // its recipient is connected, and it is on its way
-	Queued    Status = "queued"    // it waits for its recipient
-)
-
-// maxKey is the longest Idempotency-Key.
-const maxKey = 255
-
 // send answers POST /messages.
 func (h *Handler) send(q *request) *reply {
 	o, wrong := q.open(MaxMessageBody, "id", "sender", "recipient", "sent_at", "body", "signature")
 	if wrong != nil {
 		return wrong
 	}
-	a, wrong := h.attemptFrom(q, o)
+	a, wrong := h.attemptFrom(q, o, "sender")
 	if wrong != nil {
 		return wrong
 	}
@@ -96,14 +85,11 @@ func (h *Handler) deliver(a *attempt, m mailbox.Message) *reply {
 		return notHeld(err)
 	}
 	h.Counts.Accepted.Add(1)
-	status := Queued
+	status := wire.Queued
 	if connected {
-		status = Delivered
+		status = wire.Delivered
 	}
-	return ok(http.StatusAccepted, struct {
-		ID     string `json:"id"`
-		Status Status `json:"status"`
-	}{m.ID.String(), status})
+	return ok(http.StatusAccepted, wire.Accepted{ID: m.ID, Status: status})
 }
 
 // notHeld is the answer to a message that the mailbox does not take.
@@ -124,12 +110,8 @@ func (q *request) idempotencyKey() (string, *reply) {
 	if len(keys) == 0 {
 		return "", nil
 	}
-	ok := len(keys) == 1 && len(keys[0]) > 0 && len(keys[0]) <= maxKey
-	for i := 0; ok && i < len(keys[0]); i++ {
-		ok = keys[0][i] > ' ' && keys[0][i] <= '~'
-	}
-	if !ok {
-		return "", refuse(BadRequest, "Idempotency-Key may stand there once, with 1 to %d printable ASCII characters", maxKey)
+	if len(keys) != 1 || !wire.IsIdempotencyKey(keys[0]) {
+		return "", refuse(BadRequest, "Idempotency-Key may stand there once, with 1 to %d printable ASCII characters without spaces", wire.MaxIdempotencyKey)
 	}
 	return keys[0], nil
 }
@@ -192,20 +174,13 @@ func (h *Handler) fetch(q *request) *reply {
 	return &reply{status: http.StatusOK, stream: func(w http.ResponseWriter) { h.stream(w, id, after) }}
 }
 
-// waiting is a message as GET /messages gives it.
-type waiting struct {
-	ID     string `json:"id"`
-	Sender string `json:"sender"`
-	Body   []byte `json:"body"`
-}
-
-// stream writes what waits behind a place, a portion at a time.
+// stream writes a [wire.Mailbox] of what waits behind a place, a portion at a time.
 func (h *Handler) stream(w http.ResponseWriter, id wire.Identity, after uint64) {
 	begin, sent, size := `{"messages":[`, 0, 0
 	for sent < FetchMessages && size < FetchBytes {
 		portion := h.relay.Fetch(id, after, min(portionCount, FetchMessages-sent), min(portionBytes, FetchBytes-size))
 		for _, m := range portion {
-			b, err := json.Marshal(waiting{m.ID.String(), m.Sender.String(), m.Payload})
+			b, err := json.Marshal(wire.Waiting{ID: m.ID, Sender: m.Sender, Body: m.Payload})
 			if err != nil {
 				panic("api: " + err.Error())
 			}
@@ -232,7 +207,7 @@ func (h *Handler) acknowledge(q *request) *reply {
 	if wrong != nil {
 		return wrong
 	}
-	a, wrong := h.attemptFrom(q, o)
+	a, wrong := h.attemptFrom(q, o, "sender")
 	if wrong != nil {
 		return wrong
 	}
@@ -255,7 +230,5 @@ func (h *Handler) acknowledge(q *request) *reply {
 	if refused := a.charge(); refused != nil {
 		return refused
 	}
-	return ok(http.StatusOK, struct {
-		Acknowledged int `json:"acknowledged"`
-	}{h.relay.Acknowledge(a.identity, ids)})
+	return ok(http.StatusOK, wire.Acknowledged{Acknowledged: h.relay.Acknowledge(a.identity, ids)})
 }

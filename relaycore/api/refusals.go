@@ -13,22 +13,23 @@ type Word string
 
 // The words, each with the status that it always has.
 const (
-	BadRequest   Word = "bad_request"            // 400: it can never be taken as it is
-	BadSignature Word = "bad_signature"          // 401
-	BadNonce     Word = "bad_nonce"              // 401: no challenge of this relay, for another identity, or too old
-	Stale        Word = "stale"                  // 401: sent_at is too far from the relay's clock
-	Unknown      Word = "unknown_identity"       // 404: nothing is published under it
-	Conflict     Word = "conflict"               // 409: another request has this id or key, or a newer one was taken
-	TooLarge     Word = "too_large"              // 413
-	MediaType    Word = "unsupported_media_type" // 415
-	RateLimited  Word = "rate_limit_exceeded"    // 429
-	MailboxFull  Word = "mailbox_full"           // 503
-	Unavailable  Word = "unavailable"            // 503
+	BadRequest     Word = "bad_request"            // 400: it can never be taken as it is
+	BadSignature   Word = "bad_signature"          // 401
+	BadNonce       Word = "bad_nonce"              // 401: no challenge of this relay, for another identity, or too old
+	Stale          Word = "stale"                  // 401: sent_at is too far from the relay's clock
+	Unknown        Word = "unknown_identity"       // 404: nothing is published under it
+	NoRegistration Word = "no_registration"        // 404: it has left no push endpoint, or nobody is woken
+	Conflict       Word = "conflict"               // 409: another request has this id or key, or a newer one was taken
+	TooLarge       Word = "too_large"              // 413
+	MediaType      Word = "unsupported_media_type" // 415
+	RateLimited    Word = "rate_limit_exceeded"    // 429
+	MailboxFull    Word = "mailbox_full"           // 503
+	Unavailable    Word = "unavailable"            // 503
 )
 
 var statuses = map[Word]int{
 	BadRequest: http.StatusBadRequest, BadSignature: http.StatusUnauthorized, BadNonce: http.StatusUnauthorized,
-	Stale: http.StatusUnauthorized, Unknown: http.StatusNotFound, Conflict: http.StatusConflict,
+	Stale: http.StatusUnauthorized, Unknown: http.StatusNotFound, NoRegistration: http.StatusNotFound, Conflict: http.StatusConflict,
 	TooLarge: http.StatusRequestEntityTooLarge, MediaType: http.StatusUnsupportedMediaType,
 	RateLimited: http.StatusTooManyRequests, MailboxFull: http.StatusServiceUnavailable, Unavailable: http.StatusServiceUnavailable,
 }

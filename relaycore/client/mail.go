@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,7 +71,7 @@ func NewMail(base string, key ed25519.PrivateKey, o MailOptions) (*Mail, error) 
 	if len(key) != ed25519.PrivateKeySize {
 		return nil, errors.New("the key is no Ed25519 private key")
 	}
-	if !isWord(o.ServiceKey, len(o.ServiceKey)) {
+	if strings.ContainsFunc(o.ServiceKey, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, errors.New("the service key has other bytes than printable ASCII without spaces")
 	}
 	retries := maxRetries
@@ -132,61 +131,44 @@ type Letter struct {
 	IdempotencyKey string
 }
 
-// Receipt is the relay's answer to a letter.
-type Receipt struct {
-	ID     wire.MessageID
-	Status string // delivered, or queued for a recipient who is away
-}
-
 // Send sends a message. On an error it may have arrived nevertheless: sent again
 // with the same ID it still arrives once.
-func (m *Mail) Send(ctx context.Context, l Letter) (Receipt, error) {
+func (m *Mail) Send(ctx context.Context, l Letter) (wire.Accepted, error) {
 	if len(l.Body) > wire.MaxBody {
-		return Receipt{}, fmt.Errorf("a message of %d bytes is longer than %d", len(l.Body), wire.MaxBody)
+		return wire.Accepted{}, fmt.Errorf("a message of %d bytes is longer than %d", len(l.Body), wire.MaxBody)
 	}
 	for l.ID == (wire.MessageID{}) {
 		rand.Read(l.ID[:])
 	}
 	sentAt := moment()
 	// The sender stands early: the relay looks at its limits before it reads on.
-	body, err := m.write(ctx, http.MethodPost, "/messages", l.IdempotencyKey, struct {
-		Sender    string `json:"sender"`
-		ID        string `json:"id"`
-		Recipient string `json:"recipient"`
-		SentAt    string `json:"sent_at"`
-		Body      string `json:"body"`
-		Signature string `json:"signature"`
+	var answer wire.Accepted
+	err := m.write(ctx, http.MethodPost, "/messages", l.IdempotencyKey, struct {
+		Sender    wire.Identity  `json:"sender"`
+		ID        wire.MessageID `json:"id"`
+		Recipient wire.Identity  `json:"recipient"`
+		SentAt    string         `json:"sent_at"`
+		Body      string         `json:"body"`
+		Signature string         `json:"signature"`
 	}{
-		m.identity.String(), l.ID.String(), l.Recipient.String(), sentAt, base64Of(l.Body),
+		m.identity, l.ID, l.Recipient, sentAt, base64Of(l.Body),
 		m.sign(wire.MessageText(l.ID, m.identity, l.Recipient, sentAt, l.Body)),
-	})
-	if err != nil {
-		return Receipt{}, err
-	}
-	var answer struct {
-		Status string `json:"status"`
-	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return Receipt{}, fmt.Errorf("%w: %w", errAnswer, err)
-	}
-	return Receipt{l.ID, answer.Status}, nil
+	}, &answer)
+	answer.ID = l.ID
+	return answer, err
 }
 
 // Ack has the relay forget messages that have been fetched.
 func (m *Mail) Ack(ctx context.Context, ids ...wire.MessageID) error {
 	for len(ids) > 0 {
 		n := min(len(ids), wire.MaxAckIDs)
-		names := make([]string, n)
-		for i, id := range ids[:n] {
-			names[i] = id.String()
-		}
 		sentAt := moment()
-		if _, err := m.write(ctx, http.MethodPost, "/acks", "", struct {
-			Sender    string   `json:"sender"`
-			IDs       []string `json:"ids"`
-			SentAt    string   `json:"sent_at"`
-			Signature string   `json:"signature"`
-		}{m.identity.String(), names, sentAt, m.sign(wire.AcksText(m.identity, ids[:n], sentAt))}); err != nil {
+		if err := m.write(ctx, http.MethodPost, "/acks", "", struct {
+			Sender    wire.Identity    `json:"sender"`
+			IDs       []wire.MessageID `json:"ids"`
+			SentAt    string           `json:"sent_at"`
+			Signature string           `json:"signature"`
+		}{m.identity, ids[:n], sentAt, m.sign(wire.AcksText(m.identity, ids[:n], sentAt))}, nil); err != nil {
 			return err
 		}
 		ids = ids[n:]
@@ -194,24 +176,10 @@ func (m *Mail) Ack(ctx context.Context, ids ...wire.MessageID) error {
 	return nil
 }
 
-// Waiting is a message that waited in the mailbox.
-type Waiting struct {
-	ID     wire.MessageID
-	Sender wire.Identity
-	Body   []byte
-}
-
-// Page is a part of what waits.
-type Page struct {
-	Messages []Waiting
-	// Next is what the next part is fetched after; "": that was all.
-	Next string
-}
-
 // Fetch returns the part of what waits in the mailbox behind the place after, ""
 // being its beginning. A message stays there until it is acknowledged, and comes
 // again until then.
-func (m *Mail) Fetch(ctx context.Context, after string) (Page, error) {
+func (m *Mail) Fetch(ctx context.Context, after string) (wire.Mailbox, error) {
 	// A challenge lives for less than a wait may last: each attempt has its own.
 	once := patience{client: m.patience.client}
 	body, err := m.patience.again(ctx, func(ctx context.Context) ([]byte, error) {
@@ -219,11 +187,9 @@ func (m *Mail) Fetch(ctx context.Context, after string) (Page, error) {
 		if err != nil {
 			return nil, err
 		}
-		var challenge struct {
-			Nonce string `json:"nonce"`
-		}
-		if err := json.Unmarshal(b, &challenge); err != nil {
-			return nil, &finalError{fmt.Errorf("%w: %w", errAnswer, err)}
+		var challenge wire.Challenge
+		if err := read(b, &challenge); err != nil {
+			return nil, &finalError{err}
 		}
 		query := url.Values{
 			"identity":  {m.identity.String()},
@@ -236,24 +202,13 @@ func (m *Mail) Fetch(ctx context.Context, after string) (Page, error) {
 		return once.do(ctx, maxMailboxAnswer, m.get("/messages?"+query.Encode()))
 	})
 	if err != nil {
-		return Page{}, err
+		return wire.Mailbox{}, err
 	}
-	var answer struct {
-		Next     string `json:"next"`
-		Messages []struct {
-			ID     name   `json:"id"`
-			Sender name   `json:"sender"`
-			Body   []byte `json:"body"`
-		} `json:"messages"`
+	var answer wire.Mailbox
+	if err := read(body, &answer); err != nil {
+		return wire.Mailbox{}, err
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return Page{}, fmt.Errorf("%w: %w", errAnswer, err)
-	}
-	page := Page{Messages: make([]Waiting, len(answer.Messages)), Next: answer.Next}
-	for i, w := range answer.Messages {
-		page.Messages[i] = Waiting{wire.MessageID(w.ID), wire.Identity(w.Sender), w.Body}
-	}
-	return page, nil
+	return answer, nil
 }
 
 // Publish publishes a bundle under the identity.
@@ -262,13 +217,12 @@ func (m *Mail) Publish(ctx context.Context, bundle []byte) error {
 		return fmt.Errorf("a bundle of %d bytes is longer than %d", len(bundle), wire.MaxBundle)
 	}
 	sentAt := moment()
-	_, err := m.write(ctx, http.MethodPut, "/identities/"+m.identity.String(), "", struct {
+	return m.write(ctx, http.MethodPut, "/identities/"+m.identity.String(), "", struct {
 		Bundle          string `json:"bundle"`
 		BundleSignature string `json:"bundle_signature"`
 		SentAt          string `json:"sent_at"`
 		Signature       string `json:"signature"`
-	}{base64Of(bundle), m.sign(wire.BundleText(bundle)), sentAt, m.sign(wire.IdentityText(m.identity, bundle, sentAt))})
-	return err
+	}{base64Of(bundle), m.sign(wire.BundleText(bundle)), sentAt, m.sign(wire.IdentityText(m.identity, bundle, sentAt))}, nil)
 }
 
 // Bundle returns the bundle of an identity, which its signature has been checked for.
@@ -277,12 +231,9 @@ func (m *Mail) Bundle(ctx context.Context, identity wire.Identity) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	var answer struct {
-		Bundle    []byte `json:"bundle"`
-		Signature []byte `json:"bundle_signature"`
-	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return nil, fmt.Errorf("%w: %w", errAnswer, err)
+	var answer wire.Bundle
+	if err := read(body, &answer); err != nil {
+		return nil, err
 	}
 	if !wire.Signed(identity, wire.BundleText(answer.Bundle), answer.Signature) {
 		return nil, errors.New("the bundle is not signed by the identity")
@@ -299,28 +250,12 @@ func (m *Mail) Health(ctx context.Context) error {
 // errAnswer means that a 2xx answer is not what the relay's protocol says.
 var errAnswer = errors.New("the answer is not a relay's")
 
-// name is 32 bytes as JSON has them: 64 hexadecimal digits.
-type name [32]byte
-
-func (n *name) UnmarshalText(text []byte) error {
-	if len(text) != 2*len(n) {
-		return fmt.Errorf("%d bytes in place of %d hexadecimal digits", len(text), 2*len(n))
+// read reads a 2xx answer.
+func read(body []byte, answer any) error {
+	if err := json.Unmarshal(body, answer); err != nil {
+		return fmt.Errorf("%w: %w", errAnswer, err)
 	}
-	_, err := hex.Decode(n[:], text)
-	return err
-}
-
-// maxIdempotencyKey is the longest Idempotency-Key that relays take, in bytes.
-const maxIdempotencyKey = 255
-
-// isWord reports whether s can be sent in a header as it is.
-func isWord(s string, most int) bool {
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return len(s) <= most
+	return nil
 }
 
 // moment is the present as sent_at has it.
@@ -331,21 +266,26 @@ func (m *Mail) sign(text []byte) string { return base64Of(ed25519.Sign(m.key, te
 
 func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
-// write sends an object as JSON, the same bytes under the same key each time.
-func (m *Mail) write(ctx context.Context, method, path, key string, object any) ([]byte, error) {
+// write sends an object as JSON, the same bytes under the same key each time, and
+// reads the answer; nil: what it says beside 2xx is no matter.
+func (m *Mail) write(ctx context.Context, method, path, key string, object, answer any) error {
 	content, err := json.Marshal(object)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if key == "" {
 		key = rand.Text()
 	}
-	if !isWord(key, maxIdempotencyKey) {
-		return nil, fmt.Errorf("an Idempotency-Key is at most %d printable ASCII bytes without spaces", maxIdempotencyKey)
+	if !wire.IsIdempotencyKey(key) {
+		return fmt.Errorf("an Idempotency-Key is 1 to %d printable ASCII characters without spaces", wire.MaxIdempotencyKey)
 	}
-	return m.patience.do(ctx, maxSmallAnswer, m.request(method, path, content, http.Header{
+	body, err := m.patience.do(ctx, maxSmallAnswer, m.request(method, path, content, http.Header{
 		"Content-Type": {"application/json"}, "Idempotency-Key": {key},
 	}))
+	if err != nil || answer == nil {
+		return err
+	}
+	return read(body, answer)
 }
 
 func (m *Mail) get(path string) func(context.Context) (*http.Request, error) {

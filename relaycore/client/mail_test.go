@@ -60,7 +60,7 @@ func signedBy(t *testing.T, id wire.Identity, text []byte, signature string) {
 // Each call is the request that docs/protocol.md has, signed as it says.
 func TestMailRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, r := mailTo(t, MailOptions{ServiceKey: "service"}, says(`{"id":"x","status":"queued"}`), says(`{}`))
+		m, r := mailTo(t, MailOptions{ServiceKey: "service"}, says(`{"status":"queued"}`), says(`{}`))
 		receipt, err := m.Send(t.Context(), Letter{Recipient: friend, Body: []byte("hello")})
 		if err != nil || receipt.Status != "queued" {
 			t.Fatal(receipt, err)

@@ -2,7 +2,6 @@ package push
 
 import (
 	"container/list"
-	"errors"
 	"net/netip"
 	"time"
 
@@ -81,9 +80,6 @@ func (t *registrations) bind(cfg Config, now time.Time) {
 		r.expires = end
 	}
 }
-
-// errOlder is the fault of a request that was signed before one that has been heeded.
-var errOlder = errors.New("a later request of this identity has been heeded already")
 
 // put keeps an endpoint. What goes for it is in gone, which the caller forgets.
 func (t *registrations) put(r *registration, source netip.Prefix, now time.Time) (gone []*registration) {

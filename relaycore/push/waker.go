@@ -82,6 +82,8 @@ var (
 	ErrUnknown  = errors.New("the identity has left no endpoint here")
 	ErrBusy     = errors.New("another test of the registration is under way")
 	ErrClosed   = errors.New("the relay shuts down")
+	// ErrOlder: the request was signed before one that has been heeded.
+	ErrOlder = errors.New("a later request of this identity has been heeded already")
 )
 
 // Options are what a Waker works with.
@@ -160,7 +162,7 @@ func (w *Waker) Register(identity wire.Identity, endpoint string, signedAt time.
 	}
 	old := w.table.byIdentity[identity]
 	if old != nil && signedAt.Before(old.left) {
-		return Registration{}, errOlder
+		return Registration{}, ErrOlder
 	}
 	if old != nil && old.endpoint == endpoint {
 		// Its wake-up goes on, and what its service asked for holds.
@@ -190,7 +192,7 @@ func (w *Waker) Unregister(identity wire.Identity, signedAt time.Time) error {
 		return nil
 	}
 	if signedAt.Before(r.left) {
-		return errOlder
+		return ErrOlder
 	}
 	w.forget(r)
 	return nil

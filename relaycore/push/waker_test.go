@@ -429,13 +429,13 @@ func TestOlderRequests(t *testing.T) {
 		if err := errors.Join(register("https://a.example.org/", at), register("https://a.example.org/", at), register("https://b.example.org/", at)); err != nil {
 			t.Fatal(err)
 		}
-		if err := register("https://a.example.org/", at.Add(-time.Nanosecond)); err != errOlder {
+		if err := register("https://a.example.org/", at.Add(-time.Nanosecond)); err != ErrOlder {
 			t.Error(err)
 		}
 		if err := register("https://b.example.org/", at.Add(time.Second)); err != nil {
 			t.Error(err)
 		}
-		if err := w.Unregister(who(1), at); err != errOlder {
+		if err := w.Unregister(who(1), at); err != ErrOlder {
 			t.Error(err)
 		}
 		if err := errors.Join(w.Unregister(who(1), at.Add(time.Second)), w.Unregister(who(1), at)); err != nil {

@@ -17,9 +17,6 @@ const (
 	pushTestLabel = "relaycore.v1 push test\x00"
 )
 
-// MaxBody is the longest body of a message over HTTP, in bytes.
-const MaxBody = 64 << 10
-
 // signedText is a label and the fields behind it, each behind its length in four
 // bytes, so that no two lists of fields give the same text.
 func signedText(label string, fields ...[]byte) []byte {
