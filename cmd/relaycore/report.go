@@ -41,8 +41,8 @@ func report(log *slog.Logger, p *policy.Policy, inForce relaycore.Limits, d serv
 		}
 		log.Info("limit", "limit", v.Key, "value", v.Text, "from", from)
 	}
-	service.ReportLimits(log, p.RequestLimits, func(key string) string { return p.Origin("request_limits." + key) })
-	service.ReportLimits(log, p.Relay.MessageLimits, func(key string) string { return p.Origin("relay.message_limits." + key) })
+	service.ReportLimits(log, "request_limits.", p.RequestLimits, p.Origin)
+	service.ReportLimits(log, "relay.message_limits.", p.Relay.MessageLimits, p.Origin)
 	service.Warn(log, service.Warnings(p, d, "relay.limits.max_connections"))
 }
 

@@ -179,8 +179,8 @@ func TestReloadsDisturbNobody(t *testing.T) {
 	r := runReloading(t, `
 listeners:
   - {name: public, bind: "127.0.0.1:0"}
-relay: {in_process: true, bind: "127.0.0.1:0", limits: {identification_timeout_secs: 300}}
-limits: {max_connections_per_ip: 0, connection_rate_per_ip: 0, max_connections: 5000}
+relay: {in_process: true, bind: "127.0.0.1:0", limits: {identification_timeout_secs: 300, connection_timeout_secs: 3600}}
+limits: {max_connections_per_ip: 0, connection_rate_per_ip: 0, max_connections: 5000, connection_timeout_secs: 3600, tls_handshake_timeout_secs: 60}
 `)
 	clients := make([]*webSocket, webSockets)
 	var opening sync.WaitGroup

@@ -38,10 +38,11 @@ func report(log *slog.Logger, p *policy.Policy, edge *edge, d service.Descriptor
 		log.Info("upstream", "upstream", name, "addresses", strings.Join(cfg.Addresses, " "), "client_address", cfg.ClientAddress,
 			"from", p.Origin("upstreams."+name+".addresses"))
 	}
-	service.ReportLimits(log, p.Limits, func(key string) string { return p.Origin("limits." + key) })
+	service.ReportLimits(log, "limits.", p.Limits, p.Origin)
+	service.ReportLimits(log, "request_limits.", p.RequestLimits, p.Origin)
 	if p.Relay.InProcess {
-		service.ReportLimits(log.With("part", "relay"), p.Relay.Limits, func(key string) string { return p.Origin("relay.limits." + key) })
-		service.ReportLimits(log.With("part", "relay"), p.Relay.MessageLimits, func(key string) string { return p.Origin("relay.message_limits." + key) })
+		service.ReportLimits(log.With("part", "relay"), "relay.limits.", p.Relay.Limits, p.Origin)
+		service.ReportLimits(log.With("part", "relay"), "relay.message_limits.", p.Relay.MessageLimits, p.Origin)
 	}
 	edge.warn(p, d)
 }

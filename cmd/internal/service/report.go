@@ -2,16 +2,19 @@ package service
 
 import (
 	"log/slog"
+	"strings"
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/internal/policyfile"
 )
 
 // ReportLimits logs every limit of a section, its value in force and where that
-// comes from, each on one line.
-func ReportLimits(log *slog.Logger, limits any, origin func(key string) string) {
+// comes from, each on one line. section is the section's path, with a dot behind;
+// limits that stand under limits are named without it, as in the metrics.
+func ReportLimits(log *slog.Logger, section string, limits any, origin func(key string) string) {
+	shown := strings.TrimPrefix(strings.TrimPrefix(section, "relay."), "limits.")
 	for _, v := range policyfile.Values(limits) {
-		log.Info("limit", "limit", v.Key, "value", v.Text, "from", origin(v.Key))
+		log.Info("limit", "limit", shown+v.Key, "value", v.Text, "from", origin(section+v.Key))
 	}
 }
 
