@@ -1,8 +1,15 @@
 // Package admission decides who may have how much: which connection may exist,
 // how fast one source may open more of them, how fast one connection may send,
-// and who makes way when a bounded thing is full. It owns the counts behind those decisions and nothing else: it starts no
-// goroutine, writes no log and knows no metric, and the only socket it touches
-// is the listener it is given to guard.
+// who makes way when a bounded thing is full, and how many requests and messages
+// somebody may send. It owns the counts behind those decisions and nothing else: it
+// starts no goroutine, writes no log and knows no metric, and the only socket it
+// touches is the listener it is given to guard.
+//
+// A [Gate] is for connections, of this process or, with a [Fleet], of several;
+// [Shares] and [Handshakes] for what is full; [FixedWindows], [MessageLimits],
+// [Throttle] and [Credentials] for requests and messages. Each stands alone. The
+// packages below put them to use: httpguard before an HTTP server, redisstore in a
+// store that processes share.
 //
 // # A relay of your own
 //
@@ -118,7 +125,7 @@
 // spend another's allowance by claiming its name, and what fails to prove itself
 // costs its host.
 //
-// All of them are bounded tables without a timer. A row lives while it counts and
+// These four are bounded tables without a timer. A row lives while it counts and
 // is never given up for another; a refusal makes none. Keys that find a table full
 // share a few rows of the same limit, so that whoever fills a table with invented
 // keys frees nobody from a limit, and shuts nobody out. Time is the monotonic
