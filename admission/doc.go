@@ -5,6 +5,12 @@
 // starts no goroutine, writes no log and knows no metric, and the only socket it
 // touches is the listener it is given to guard.
 //
+// A [Gate] is for connections, of this process or, with a [Fleet], of several;
+// [Shares] and [Handshakes] for what is full; [FixedWindows], [MessageLimits],
+// [Throttle] and [Credentials] for requests and messages. Each stands alone. The
+// packages below put them to use: httpguard before an HTTP server, redisstore in a
+// store that processes share.
+//
 // # A relay of your own
 //
 // A [Listener] yields only admitted connections, so a relay written in Go gets
@@ -119,7 +125,7 @@
 // spend another's allowance by claiming its name, and what fails to prove itself
 // costs its host.
 //
-// All of them are bounded tables without a timer. A row lives while it counts and
+// These four are bounded tables without a timer. A row lives while it counts and
 // is never given up for another; a refusal makes none. Keys that find a table full
 // share a few rows of the same limit, so that whoever fills a table with invented
 // keys frees nobody from a limit, and shuts nobody out. Time is the monotonic
