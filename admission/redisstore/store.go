@@ -201,10 +201,22 @@ func (c Config) option() (rueidis.ClientOption, error) {
 		Dialer:           net.Dialer{Timeout: dialTimeout, KeepAlive: silence},
 		ConnWriteTimeout: silence,
 	}
+	network := "tcp"
 	if a.socket {
-		o.DialCtxFn = func(ctx context.Context, path string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return d.DialContext(ctx, "unix", path)
+		network = "unix"
+	}
+	// A sentinel's messages are no answers.
+	counted := a.master == ""
+	o.DialCtxFn = func(ctx context.Context, address string, d *net.Dialer, cfg *tls.Config) (net.Conn, error) {
+		dial := d.DialContext
+		if cfg != nil {
+			dial = (&tls.Dialer{NetDialer: d, Config: cfg}).DialContext
 		}
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &checkedConn{Conn: conn, counted: counted}, nil
 	}
 	if a.tls {
 		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
