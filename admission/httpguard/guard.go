@@ -145,7 +145,7 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, d admission.Decis
 		body.Error.Code, body.Error.Message = "store_unavailable", "The request limit cannot be looked up; try again."
 	} else {
 		body.Error.Code, body.Error.Message = "rate_limit_exceeded", "Too many requests."
-		body.Error.RateLimit = &rateLimit{d.Limit, d.Remaining, resetAt(d.Reset)}
+		body.Error.RateLimit = &rateLimit{d.Limit, d.Remaining, d.ResetSecs()}
 	}
 	body.Error.RequestID = g.requestID(r)
 	text, err := json.Marshal(&body)
@@ -159,15 +159,6 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, d admission.Decis
 	h.Set("Retry-After", strconv.FormatInt(d.RetryAfterSecs(), 10))
 	w.WriteHeader(status)
 	w.Write(text) // a client that is gone has no use for it
-}
-
-// resetAt rounds up, as Retry-After does: at that second the window is over.
-func resetAt(t time.Time) int64 {
-	secs := t.Unix()
-	if t.Nanosecond() > 0 {
-		secs++
-	}
-	return secs
 }
 
 func (g *Guard) requestID(r *http.Request) string {

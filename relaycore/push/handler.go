@@ -118,7 +118,7 @@ func spent(w http.ResponseWriter, d admission.Decision) {
 		"requestId": rand.Text(),
 		"rateLimit": map[string]int64{
 			"limit": d.Limit, "remaining": d.Remaining,
-			"resetAt": d.Reset.Add(time.Second - 1).Unix(), // rounded up, as Retry-After is
+			"resetAt": d.ResetSecs(),
 		},
 	}})
 }
