@@ -30,6 +30,10 @@ func (d Decision) RetryAfterSecs() int64 {
 	return max(1, int64((d.RetryAfter+time.Second-1)/time.Second))
 }
 
+// ResetSecs returns Reset as answers have it: Unix seconds, rounded up, so that at
+// that second it has come.
+func (d Decision) ResetSecs() int64 { return d.Reset.Add(time.Second - 1).Unix() }
+
 // Scope says whose limit a decision names. The list is closed.
 type Scope string
 

@@ -106,7 +106,7 @@ func inUse(secrets []ticketSecret, age time.Duration) []ticketSecret {
 // readSecrets reads the secrets of a value, the newest first; nothing is none.
 func readSecrets(value []byte) (secrets []ticketSecret, err error) {
 	if len(value)%len(ticketSecret{}) != 0 || len(value) > ticketSecrets*len(ticketSecret{}) {
-		return nil, errors.New("the stored ticket keys are not of this version's form")
+		return nil, errors.New("the stored ticket keys have a form that this version does not know; run one version at all edges")
 	}
 	for part := range slices.Chunk(value, len(ticketSecret{})) {
 		secrets = append(secrets, ticketSecret(part))

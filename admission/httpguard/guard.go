@@ -140,7 +140,7 @@ func Fault(code, message, requestID string, d *admission.Decision) []byte {
 	var body refusal
 	body.Error.Code, body.Error.Message, body.Error.RequestID = code, message, madeID(requestID)
 	if d != nil {
-		body.Error.RateLimit = &rateLimit{d.Limit, d.Remaining, resetAt(d.Reset)}
+		body.Error.RateLimit = &rateLimit{d.Limit, d.Remaining, d.ResetSecs()}
 	}
 	text, err := json.Marshal(&body)
 	if err != nil {
@@ -169,15 +169,6 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, d admission.Decis
 	h.Set("Retry-After", strconv.FormatInt(d.RetryAfterSecs(), 10))
 	w.WriteHeader(status)
 	w.Write(text) // a client that is gone has no use for it
-}
-
-// resetAt rounds up, as Retry-After does: at that second the window is over.
-func resetAt(t time.Time) int64 {
-	secs := t.Unix()
-	if t.Nanosecond() > 0 {
-		secs++
-	}
-	return secs
 }
 
 func (g *Guard) requestID(r *http.Request) string {
