@@ -346,7 +346,7 @@ func TestPanicIsContained(t *testing.T) {
 func TestCapsAreExact(t *testing.T) {
 	const dialers, most = 200, 6
 	rounds := 50 // of 500 attempts, for each of four caps
-	if testing.Short() {
+	if testing.Short() || underRace {
 		rounds = 10 // enough for every kind of end
 	}
 	for name, scope := range capScopes {

@@ -140,6 +140,9 @@ func TestSilenceAfterTheHandshake(t *testing.T) {
 		want          Reason
 	}{{0, 5000, IdleTimeout}, {7, 500, FirstByteTimeout}} {
 		secs, clients, want := tt.secs, tt.clients, tt.want
+		if underRace { // a handshake each
+			clients /= 10
+		}
 		inBubble(t, func(t *testing.T) {
 			e := newEdge(t, func(c *edgeConfig) { terminating(c); c.limits.FirstByteTimeoutSecs = secs })
 			cfg := clientTLS("relay.example.org")

@@ -2,13 +2,14 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httputil"
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"relayedge/admission/httpguard"
 )
 
 // RequestID is the field that names a request: to the relay, in refusals and in the
@@ -237,10 +238,10 @@ func (h *httpSession) answer(w http.ResponseWriter, status int, code, message st
 	header.Set("Connection", "close")
 	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-store")
-	body := fmt.Sprintf(`{"error":{"code":%q,"message":%q,"requestId":%q}}`+"\n", code, message, h.id)
+	body := httpguard.Fault(code, message, h.id, nil)
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	io.WriteString(w, body)
+	w.Write(body)
 }
 
 // headerFields counts a request's header fields.

@@ -130,7 +130,7 @@ func TestFourteenConnectionsFillTheBlindedShare(t *testing.T) {
 		{"without source accounting", bothFronts, func(c *Config) { big(c); c.Limits.MaxConnectionsPerIP = 0 }, func(i int) string { return "127.0.0.1:1" }, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			behindEach(t, tc.fronts, tc.change, func(t *testing.T, w *world) {
+			behindEach(t, costly(tc.fronts), tc.change, func(t *testing.T, w *world) {
 				h := w.bystanders()
 				ask := wireFrame(wire.Ask{Mode: wire.Blinded, Content: make([]byte, wire.AskSize)})
 				copy(ask[4:8], []byte{0, 0, 0, 0}) // no mask
@@ -240,7 +240,7 @@ func TestThousandIdentitiesFromOneSite(t *testing.T) {
 		{[]front{headerFront}, true}, // two thousand connections more are too many for the race detector
 		{bothFronts, false},
 	} {
-		behindEach(t, tc.fronts, func(c *Config) {
+		behindEach(t, costly(tc.fronts), func(c *Config) {
 			fronted(c)
 			c.Limits.MaxIdentities = 100
 			c.Limits.MaxConnectionsPerIPv648 = 0

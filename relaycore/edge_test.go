@@ -43,6 +43,16 @@ func behindEach(t *testing.T, fronts []front, change func(*Config), f func(t *te
 	}
 }
 
+// costly are the fronts of a test that moves so much that the race detector makes a
+// minute of each: there it is the first alone. What the fronts have in common with
+// others they have in the lighter tests too.
+func costly(fronts []front) []front {
+	if raceEnabled {
+		return fronts[:1]
+	}
+	return fronts
+}
+
 // edge is the edge before a relay. Its own limits are out of the way, so that
 // the relay's are those that bind.
 type edge struct {

@@ -124,7 +124,7 @@ next:
 func TestOutboundBudget(t *testing.T) {
 	for _, sc := range scenes {
 		t.Run(sc.name, func(t *testing.T) {
-			behindEach(t, sc.fronts, func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
+			behindEach(t, costly(sc.fronts), func(c *Config) { sc.change(c); small(c) }, func(t *testing.T, w *world) {
 				good := w.honest()
 				const pairs, rounds = 6, 5
 				var senders, recipients []*peer

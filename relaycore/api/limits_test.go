@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"relayedge/admission"
+	"relayedge/relaycore/push"
 	"relayedge/relaycore/wire"
 )
 
@@ -89,9 +90,11 @@ func TestOneAllowance(t *testing.T) {
 		}},
 		{"GET /messages", func(d *desk, _ int) call { return d.fetching(alice, nil) }},
 		{"PUT /identities", func(*desk, int) call { return publishing(alice, "bundle", moment()) }},
+		{"DELETE /push", func(*desk, int) call { return taking(moment()) }},
 	}
 	for _, row := range signed {
 		bubble(t, nil, func(t *testing.T, d *desk) {
+			d.wakes(t, admission.NewFixedWindows(10, push.BudgetWindow))
 			for i := range 20 {
 				c := signed[i%len(signed)]
 				if w := d.do(c.call(d, i)); w.Code/100 != 2 {
@@ -124,6 +127,7 @@ func TestScopes(t *testing.T) {
 		{"global, day", func(c *admission.MessageLimitsConfig) { c.Global.Day = 9 }, 9, admission.ScopeGlobal, admission.Day, 9},
 		{"sender, closed", func(c *admission.MessageLimitsConfig) { c.Sender.Hour = -1 }, 0, admission.ScopeSender, admission.Hour, -1},
 		{"global, closed", func(c *admission.MessageLimitsConfig) { c.Global.Day = -1 }, 0, admission.ScopeGlobal, admission.Day, -1},
+		{"both sender windows, of which the hour resets last", func(c *admission.MessageLimitsConfig) { c.Sender.Minute, c.Sender.Hour = 4, 4 }, 4, admission.ScopeSender, admission.Hour, 4},
 		{"host, closed", func(c *admission.MessageLimitsConfig) { c.UnprovenPerHostMinute = -1 }, 0, admission.ScopeHost, admission.Minute, -1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -131,7 +135,11 @@ func TestScopes(t *testing.T) {
 				for i := range row.admits {
 					d.want(d.sends(alice, i), 202, "")
 				}
-				d.limited(d.sends(alice, 99), row.scope, row.window, row.limit)
+				wait := d.limited(d.sends(alice, 99), row.scope, row.window, row.limit)
+				// -1: reset_at is one window away.
+				if whole := map[admission.Window]time.Duration{admission.Minute: time.Minute, admission.Hour: time.Hour, admission.Day: 24 * time.Hour}[row.window]; row.limit == -1 && wait != whole {
+					t.Errorf("to be tried again after %v", wait)
+				}
 				if d.charged(alice) != row.admits {
 					t.Errorf("charged %d", d.charged(alice))
 				}
