@@ -141,7 +141,11 @@ func windowKeys(store *testredis.Server) (keys []string) {
 // from one source or a credential's from a thousand, all of them at the same time.
 func TestFleetHoldsOneRequestWindow(t *testing.T) {
 	t.Parallel()
-	const limit, window = 6000, 10 * time.Minute
+	const window = 10 * time.Minute
+	limit := 6000
+	if raceDetector {
+		limit = 1500 // the clients and the service are this process, which is slow then
+	}
 	store := testredis.Start(t)
 	edges := requestFleet(t, store, limit, window)
 	for i, load := range []struct {
@@ -149,9 +153,8 @@ func TestFleetHoldsOneRequestWindow(t *testing.T) {
 		clients, different, requests int
 		credential                   bool
 	}{
-		{"one source", 24, 1, 275, false},
-		{"a credential at one source", 24, 1, 275, true},
-		{"a credential at a thousand sources", 1000, 1000, 7, true},
+		{"one source", 24, 1, limit/24 + 25, false},
+		{"a credential at a thousand sources", 1000, 1000, limit/1000 + 1, true},
 	} {
 		t.Run(load.name, func(t *testing.T) {
 			sent := int64(load.clients * load.requests)
@@ -166,10 +169,10 @@ func TestFleetHoldsOneRequestWindow(t *testing.T) {
 					store.Ask("DEL", key)
 				}
 				began := time.Now()
-				a := askAll(t, edges, addresses(1+i+10*attempt, load.clients, load.different), load.requests, max(12>>attempt, len(edges)), credential)
+				a := askAll(t, edges, addresses(1+i+10*attempt, load.clients, load.different), load.requests, max(6>>attempt, len(edges)), credential)
 				t.Logf("%v in %v", a, time.Since(began))
 				ok, late := a.ok.Load(), a.unavailable.Load()
-				if ok > limit || ok+late < limit || ok+late+a.limited.Load() != sent {
+				if ok > int64(limit) || ok+late < int64(limit) || ok+late+a.limited.Load() != sent {
 					t.Fatalf("%d requests: %v; the limit is %d", sent, a, limit)
 				}
 				if keys := windowKeys(store); len(keys) != 1 {
