@@ -156,6 +156,25 @@ func TestHTTPOtherFieldsPass(t *testing.T) {
 	})
 }
 
+// What the relay does not call HTML is not called so on its way.
+func TestHTTPContentTypeIsTheRelays(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		for _, named := range []string{"", "text/plain"} {
+			e := newHTTPEdge(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header()["Content-Type"] = nil
+				if named != "" {
+					w.Header().Set("Content-Type", named)
+				}
+				io.WriteString(w, "<html><script>")
+			}), nil)
+			r, _ := e.client().ask("GET /")
+			if got := r.Header["Content-Type"]; named == "" && got != nil || named != "" && !slices.Equal(got, []string{named}) {
+				t.Errorf("Content-Type %q, the relay says %q", got, named)
+			}
+		}
+	})
+}
+
 // With PROXY the relay's connection is one client's alone, has the header before
 // anything else, and carries all of its requests.
 func TestHTTPWithPROXY(t *testing.T) {

@@ -120,7 +120,8 @@ const maxInterim = 16
 
 // answerWriter is a client's answer as the relay's reaches it: of interim answers
 // those few that a client may have, and none for HTTP/1.0, which knows none
-// (RFC 9110, section 15.2).
+// (RFC 9110, section 15.2); and no content type that the relay has not named, since
+// what net/http takes for HTML may be what somebody has uploaded.
 type answerWriter struct {
 	http.ResponseWriter
 	old     bool
@@ -134,6 +135,8 @@ func (w *answerWriter) WriteHeader(status int) {
 		if w.interim++; w.old || w.interim > maxInterim {
 			return
 		}
+	} else if header := w.Header(); header.Get("Content-Type") == "" {
+		header["Content-Type"] = nil
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

@@ -49,6 +49,9 @@ func (c Config) Validate() error {
 			faults = append(faults, keyfault.New("url", "%w", err))
 		}
 	}
+	if !c.Enabled() && (c.SecretFile != "" || c.CAFile != "") {
+		faults = append(faults, keyfault.New("url", "is not written, so nothing would be shared; write the url of Redis or Valkey, as in redis://host:6379, or take the other keys of the section out"))
+	}
 	if c.Enabled() && c.SecretFile == "" {
 		faults = append(faults, keyfault.New("secret_file", "is not written, and the store must not learn whom its keys count; "+
 			"write the secret by openssl rand -hex 32 into a file of mode 600, the same for all that share the store, and name it here"))

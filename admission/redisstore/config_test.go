@@ -166,6 +166,18 @@ func TestPolicySection(t *testing.T) {
 	}
 }
 
+// A section that shares nothing is no fleet, and is not taken for one.
+func TestSectionWithoutURL(t *testing.T) {
+	for _, cfg := range []Config{{SecretFile: "secret", Prefix: "p"}, {CAFile: "ca.pem", Prefix: "p"}} {
+		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), "url: is not written") {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+	if err := (Config{Prefix: "p"}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFiles(t *testing.T) {
 	folder := t.TempDir()
 	good := strings.Repeat("0123456789abcdef", 2)

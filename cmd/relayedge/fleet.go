@@ -51,6 +51,7 @@ func (f *fleet) open(p *policy.Policy) error {
 		return err
 	}
 	f.gate, f.beats = gate, f.store.Fleet(side)
+	f.store.Alone = func() bool { return f.beats.Edges() == 0 }
 	return f.openRecords()
 }
 

@@ -142,7 +142,9 @@ func TestAFleetWithoutItsStore(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	e.shows(t, "relayedge_store_away 1")
 	store.Start()
+	e.shows(t, "relayedge_store_away 0")
 	if err := eventually(func() error {
 		for _, words := range []string{"the storage can be read again", "the ticket keys of all edges are to be had again"} {
 			if !strings.Contains(e.stderr.String(), words) {

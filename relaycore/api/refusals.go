@@ -64,6 +64,7 @@ func (h *Handler) limited(d admission.Decision) *reply {
 	whose := map[admission.Scope]string{
 		admission.ScopeSender: "this sender's", admission.ScopeGlobal: "the relay's", admission.ScopeHost: "this address's",
 	}[d.Scope]
+	length := map[admission.Window]string{admission.Minute: "a minute", admission.Hour: "an hour", admission.Day: "a day"}[d.Window]
 	// The time is rounded up, as Retry-After is: who waits for either is not early.
 	reset := d.Reset.UTC().Add(time.Second - time.Nanosecond).Truncate(time.Second)
 	a := ok(http.StatusTooManyRequests, struct {
@@ -72,7 +73,7 @@ func (h *Handler) limited(d admission.Decision) *reply {
 		Window  admission.Window `json:"window"`
 		Limit   int64            `json:"limit"`
 		ResetAt string           `json:"reset_at"`
-	}{fault{RateLimited, fmt.Sprintf("%s limit for a %s is reached", whose, d.Window)}, d.Scope, d.Window, d.Limit, reset.Format(time.RFC3339)})
+	}{fault{RateLimited, fmt.Sprintf("%s limit for %s is reached", whose, length)}, d.Scope, d.Window, d.Limit, reset.Format(time.RFC3339)})
 	a.retry = d.RetryAfterSecs()
 	return a
 }

@@ -19,7 +19,9 @@ type Store struct {
 	*redisstore.Store // nil: everything stays in this process
 
 	Secret []byte // of all that share the store
-	keys   *admission.KeyMaker
+	// Alone reports that the store is away for what Store.Away does not know of; nil: there is nothing else.
+	Alone func() bool
+	keys  *admission.KeyMaker
 }
 
 // OpenStore opens the store of a policy, if it has one. It fails for a file or a URL
@@ -36,7 +38,7 @@ func OpenStore(cfg redisstore.Config, log *slog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{store, secret, admission.NewKeyMaker(secret)}, nil
+	return &Store{Store: store, Secret: secret, keys: admission.NewKeyMaker(secret)}, nil
 }
 
 // Close gives up the store. It may be none.
@@ -97,7 +99,7 @@ func (s *Store) Families() []telemetry.Family {
 	return []telemetry.Family{
 		{Name: "store_away", Help: "1 while the store of the redis section is away.", Kind: telemetry.Gauge, Read: func(emit func(string, float64)) {
 			away := 0.0
-			if s.Away() {
+			if s.Away() || s.Alone != nil && s.Alone() {
 				away = 1
 			}
 			emit("", away)
