@@ -131,6 +131,25 @@ func TestTryWriteLeavesAWriteItsTurn(t *testing.T) {
 	}
 }
 
+// A Write that waits for its turn is woken by the end of the one before, even if
+// the peer's function is slow and the lock was free meanwhile.
+func TestWritesTakeTurnsAroundNotify(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := Pipe(addrA, addrB)
+		b.Notify(func() { time.Sleep(time.Second) })
+		_ = a.SetWriteDeadline(time.Now().Add(time.Minute))
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if n, err := a.Write([]byte("ab")); n != 2 || err != nil {
+					t.Errorf("Write: %d, %v", n, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
 // Everything that can end an EAGAIN is told to the end that would have had it.
 func TestNotify(t *testing.T) {
 	rows := []struct {
