@@ -142,6 +142,26 @@ func TestWheelNextIsCheap(t *testing.T) {
 	}
 }
 
+// A timer that was set from far comes before one that was set later, from near,
+// although it waits in a higher level.
+func TestWheelLevelsOverlap(t *testing.T) {
+	for level := range levels - 1 {
+		var w Wheel
+		var got []string
+		width := time.Duration(1<<(level*slotBits)) * time.Millisecond
+		w.Set(&Timer{Owner: expireFunc(func() { got = append(got, "far") })}, 70*width)
+		w.Advance(40 * width)
+		w.Set(&Timer{Owner: expireFunc(func() { got = append(got, "near") })}, 100*width)
+		if next, ok := w.Next(); next > 70*width || !ok {
+			t.Errorf("level %d: Next is %v, %v", level, next, ok)
+		}
+		w.Advance(100 * width)
+		if len(got) != 2 || got[0] != "far" {
+			t.Errorf("level %d: %v", level, got)
+		}
+	}
+}
+
 // What is set to the present or the past from inside of Expire waits for the
 // next Advance, which is needed at once.
 func TestWheelAdvanceEnds(t *testing.T) {
@@ -220,7 +240,7 @@ type wheelModel struct {
 // drawMoment is around now, at all scales, in the past too.
 func (m *wheelModel) drawMoment(label string) time.Duration {
 	scale := rapid.SampledFrom([]time.Duration{
-		time.Millisecond, 64 * time.Millisecond, 5 * time.Second, 5 * time.Minute, 24 * time.Hour, 20 * 24 * time.Hour,
+		time.Millisecond, 64 * time.Millisecond, 200 * time.Millisecond, 5 * time.Second, 5 * time.Minute, 24 * time.Hour, 20 * 24 * time.Hour,
 	}).Draw(m.t, "scale")
 	return m.now + time.Duration(rapid.Int64Range(-int64(scale)/8, int64(scale)).Draw(m.t, label))
 }
@@ -428,8 +448,7 @@ func BenchmarkWheelSetClear(b *testing.B) {
 	}
 }
 
-// One operation is a second of 10,000 timers, of which about 100 expire or
-// cascade in it.
+// One operation is a second of 10,000 timers, those that expire in it set again.
 func BenchmarkWheelAdvance(b *testing.B) {
 	c := newCrowd(10_000)
 	b.ReportAllocs()
