@@ -242,7 +242,11 @@ func (m *wheelModel) drawMoment(label string) time.Duration {
 	scale := rapid.SampledFrom([]time.Duration{
 		time.Millisecond, 64 * time.Millisecond, 200 * time.Millisecond, 5 * time.Second, 5 * time.Minute, 24 * time.Hour, 20 * 24 * time.Hour,
 	}).Draw(m.t, "scale")
-	return m.now + time.Duration(rapid.Int64Range(-int64(scale)/8, int64(scale)).Draw(m.t, label))
+	// Small numbers are drawn far too often for a distance: it is eighths of the
+	// scale, and a little.
+	eighths := rapid.SampledFrom([]time.Duration{-1, 0, 1, 2, 3, 4, 5, 6, 7, 8}).Draw(m.t, "eighths")
+	little := rapid.Int64Range(-int64(scale)/16, int64(scale)/16).Draw(m.t, label)
+	return m.now + scale*eighths/8 + time.Duration(little)
 }
 
 func (m *wheelModel) set(i int, at time.Duration) {
