@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,7 +26,7 @@ import (
 // section 4.6.3).
 type rekeyer struct {
 	t      *testing.T
-	raw    *memconn.Conn
+	raw    net.Conn
 	secret []byte // CLIENT_TRAFFIC_SECRET_N
 	aead   cipher.AEAD
 	iv     []byte
@@ -35,20 +36,28 @@ type rekeyer struct {
 // rekeyingClient connects and shakes hands; what the edge sends is left unread.
 func rekeyingClient(e *testEdge) *rekeyer {
 	e.t.Helper()
+	return rekeying(e.t, e.dial(aliceAddr))
+}
+
+// rekeying shakes hands over a connection.
+func rekeying(t *testing.T, raw net.Conn) *rekeyer {
+	t.Helper()
 	var log bytes.Buffer
 	cfg := clientTLS("relay.example.org")
 	cfg.KeyLogWriter = &log
-	raw := e.dial(aliceAddr)
-	state := e.handshake(raw, cfg).ConnectionState()
-	if state.CipherSuite != tls.TLS_AES_128_GCM_SHA256 {
-		e.t.Skip("this machine prefers another cipher than the test knows: " + tls.CipherSuiteName(state.CipherSuite))
+	client := tls.Client(raw, cfg)
+	if err := client.Handshake(); err != nil {
+		t.Fatalf("handshake: %v", err)
 	}
-	r := &rekeyer{t: e.t, raw: raw}
+	if suite := client.ConnectionState().CipherSuite; suite != tls.TLS_AES_128_GCM_SHA256 {
+		t.Skip("this machine prefers another cipher than the test knows: " + tls.CipherSuiteName(suite))
+	}
+	r := &rekeyer{t: t, raw: raw}
 	for line := range strings.Lines(log.String()) {
 		if fields := strings.Fields(line); fields[0] == "CLIENT_TRAFFIC_SECRET_0" {
 			secret, err := hex.DecodeString(fields[2])
 			if err != nil {
-				e.t.Fatal(err)
+				t.Fatal(err)
 			}
 			r.use(secret)
 		}
