@@ -211,6 +211,16 @@ func (s side) CloseWrite() error {
 	return s.raw.(interface{ CloseWrite() error }).CloseWrite()
 }
 
+// wantStreamEnd checks that the other side's stream has ended in order, and
+// without a further byte: where TLS goes through the edge, its socket's too.
+func (s side) wantStreamEnd(t *testing.T) {
+	t.Helper()
+	wantEOF(t, s)
+	if s.through {
+		wantEOF(t, s.raw)
+	}
+}
+
 // reset closes the socket by a RST.
 func (s side) reset() {
 	s.raw.(interface{ SetLinger(int) error }).SetLinger(0)
