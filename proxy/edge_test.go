@@ -106,7 +106,7 @@ func newEdge(t *testing.T, change func(*edgeConfig)) *testEdge {
 		Tickets:     cfg.tickets,
 		Upstreams:   upstreams,
 		Dial:        cfg.dial,
-		Engine:      "auto",
+		Engine:      engineOf(t),
 		Log:         log,
 	}
 	if len(cfg.dials) > 0 {
@@ -282,12 +282,6 @@ func (e *testEdge) wantOpen() {
 			e.t.Errorf("%d ended for %s, want none", n, reason)
 		}
 	}
-}
-
-// inBubble runs f in synthetic time.
-func inBubble(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, f)
 }
 
 func mustWrite(t *testing.T, w io.Writer, p []byte) {

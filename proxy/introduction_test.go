@@ -232,7 +232,9 @@ func TestUpstreamCountComesBack(t *testing.T) {
 }
 
 // A relay on a unix socket gets its header like any other.
-func TestRelayOnUnixSocket(t *testing.T) {
+func TestRelayOnUnixSocket(t *testing.T) { onEngines(t, relayOnUnixSocket) }
+
+func relayOnUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.sock")
 	ln, err := net.Listen("unix", path)
 	if err != nil {

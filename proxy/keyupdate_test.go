@@ -9,7 +9,9 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,13 +22,19 @@ import (
 	"relayedge/internal/spread"
 )
 
-// rekeyer is a TLS 1.3 client's sending side after its handshake, in our own
-// hands, because crypto/tls's client never asks for a KeyUpdate (RFC 8446,
-// section 4.6.3).
+// rekeyer is a TLS 1.3 client after its handshake, in our own hands, because
+// crypto/tls's client never asks for a KeyUpdate (RFC 8446, section 4.6.3).
 type rekeyer struct {
-	t      *testing.T
-	raw    *memconn.Conn
-	secret []byte // CLIENT_TRAFFIC_SECRET_N
+	t   *testing.T
+	raw net.Conn
+	trafficKeys
+	in      trafficKeys // the edge's
+	renewed int         // how often the edge has renewed its keys
+}
+
+// trafficKeys seal or open one direction.
+type trafficKeys struct {
+	secret []byte // TRAFFIC_SECRET_N
 	aead   cipher.AEAD
 	iv     []byte
 	seq    uint64
@@ -35,72 +43,149 @@ type rekeyer struct {
 // rekeyingClient connects and shakes hands; what the edge sends is left unread.
 func rekeyingClient(e *testEdge) *rekeyer {
 	e.t.Helper()
+	return rekeying(e.t, e.dial(aliceAddr))
+}
+
+// rekeying shakes hands over a connection.
+func rekeying(t *testing.T, raw net.Conn) *rekeyer {
+	t.Helper()
 	var log bytes.Buffer
 	cfg := clientTLS("relay.example.org")
 	cfg.KeyLogWriter = &log
-	raw := e.dial(aliceAddr)
-	state := e.handshake(raw, cfg).ConnectionState()
-	if state.CipherSuite != tls.TLS_AES_128_GCM_SHA256 {
-		e.t.Skip("this machine prefers another cipher than the test knows: " + tls.CipherSuiteName(state.CipherSuite))
+	client := tls.Client(&recordwise{Conn: raw}, cfg)
+	if err := client.Handshake(); err != nil {
+		t.Fatalf("handshake: %v", err)
 	}
-	r := &rekeyer{t: e.t, raw: raw}
+	if suite := client.ConnectionState().CipherSuite; suite != tls.TLS_AES_128_GCM_SHA256 {
+		t.Skip("this machine prefers another cipher than the test knows: " + tls.CipherSuiteName(suite))
+	}
+	r := &rekeyer{t: t, raw: raw}
 	for line := range strings.Lines(log.String()) {
-		if fields := strings.Fields(line); fields[0] == "CLIENT_TRAFFIC_SECRET_0" {
-			secret, err := hex.DecodeString(fields[2])
-			if err != nil {
-				e.t.Fatal(err)
-			}
-			r.use(secret)
+		fields := strings.Fields(line)
+		keys := map[string]*trafficKeys{"CLIENT_TRAFFIC_SECRET_0": &r.trafficKeys, "SERVER_TRAFFIC_SECRET_0": &r.in}[fields[0]]
+		if keys == nil {
+			continue
 		}
+		secret, err := hex.DecodeString(fields[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys.use(secret)
 	}
 	return r
 }
 
-// use derives the keys of a traffic secret (RFC 8446, section 7.3).
-func (r *rekeyer) use(secret []byte) {
-	block, err := aes.NewCipher(r.expand(secret, "key", 16))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if r.aead, err = cipher.NewGCM(block); err != nil {
-		r.t.Fatal(err)
-	}
-	r.secret, r.iv, r.seq = secret, r.expand(secret, "iv", 12), 0
+// recordwise reads no further than to the end of a record, so that what comes
+// behind the handshake is left on the connection.
+type recordwise struct {
+	net.Conn
+	record []byte
 }
 
-// expand is HKDF-Expand-Label without a context (RFC 8446, section 7.1).
-func (r *rekeyer) expand(secret []byte, label string, n int) []byte {
+func (r *recordwise) Read(p []byte) (int, error) {
+	if len(r.record) == 0 {
+		var err error
+		if r.record, err = readRecord(r.Conn); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, r.record)
+	r.record = r.record[n:]
+	return n, nil
+}
+
+// readRecord reads one record, with its head.
+func readRecord(r io.Reader) ([]byte, error) {
+	head := make([]byte, 5)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, err
+	}
+	record := append(head, make([]byte, binary.BigEndian.Uint16(head[3:]))...)
+	_, err := io.ReadFull(r, record[5:])
+	return record, err
+}
+
+// use derives the keys of a traffic secret (RFC 8446, section 7.3).
+func (k *trafficKeys) use(secret []byte) {
+	block, err := aes.NewCipher(expand13(secret, "key", 16))
+	if err != nil {
+		panic(err)
+	}
+	if k.aead, err = cipher.NewGCM(block); err != nil {
+		panic(err)
+	}
+	k.secret, k.iv, k.seq = secret, expand13(secret, "iv", 12), 0
+}
+
+// renew derives the next traffic secret (RFC 8446, section 7.2).
+func (k *trafficKeys) renew() { k.use(expand13(k.secret, "traffic upd", 32)) }
+
+// expand13 is HKDF-Expand-Label without a context (RFC 8446, section 7.1).
+func expand13(secret []byte, label string, n int) []byte {
 	label = "tls13 " + label
 	info := append([]byte{0, byte(n), byte(len(label))}, label...)
 	out, err := hkdf.Expand(sha256.New, secret, string(append(info, 0)), n)
 	if err != nil {
-		r.t.Fatal(err)
+		panic(err)
 	}
 	return out
 }
 
-// record seals one record of the inner type.
-func (r *rekeyer) record(content []byte, inner byte) []byte {
-	nonce := bytes.Clone(r.iv)
+// nonce is that of the next record.
+func (k *trafficKeys) nonce() []byte {
+	nonce := bytes.Clone(k.iv)
 	var seq [8]byte
-	binary.BigEndian.PutUint64(seq[:], r.seq)
+	binary.BigEndian.PutUint64(seq[:], k.seq)
 	for i, b := range seq {
 		nonce[4+i] ^= b
 	}
-	r.seq++
-	n := len(content) + 1 + r.aead.Overhead()
+	k.seq++
+	return nonce
+}
+
+// record seals one record of the inner type.
+func (k *trafficKeys) record(content []byte, inner byte) []byte {
+	n := len(content) + 1 + k.aead.Overhead()
 	head := []byte{23, 3, 3, byte(n >> 8), byte(n)}
-	return r.aead.Seal(head, nonce, append(bytes.Clone(content), inner), head)
+	return k.aead.Seal(head, k.nonce(), append(bytes.Clone(content), inner), head)
 }
 
 // update asks the edge to renew its keys too, and renews its own.
 func (r *rekeyer) update() []byte {
 	p := r.record([]byte{24, 0, 0, 1, 1}, 22) // key_update, update_requested
-	r.use(r.expand(r.secret, "traffic upd", 32))
+	r.renew()
 	return p
 }
 
 func (r *rekeyer) data(p string) []byte { return r.record([]byte(p), 23) }
+
+// Read returns the data of one record, which has to fit into p. Tickets are
+// passed over, and the edge's keys renewed as it says.
+func (r *rekeyer) Read(p []byte) (int, error) {
+	for {
+		record, err := readRecord(r.raw)
+		if err != nil {
+			return 0, err
+		}
+		content, err := r.in.aead.Open(nil, r.in.nonce(), record[5:], record[:5])
+		if err != nil {
+			return 0, err
+		}
+		content = bytes.TrimRight(content, "\x00") // padding
+		switch inner, content := content[len(content)-1], content[:len(content)-1]; {
+		case inner == 23 && len(content) <= len(p):
+			return copy(p, content), nil
+		case inner == 22 && content[0] == 4: // new_session_ticket
+		case inner == 22 && bytes.Equal(content, []byte{24, 0, 0, 1, 0}): // key_update, update_not_requested
+			r.in.renew()
+			r.renewed++
+		case inner == 21 && bytes.Equal(content, []byte{1, 0}): // close_notify
+			return 0, io.EOF
+		default:
+			return 0, fmt.Errorf("a record of type %d: % x", inner, content[:min(len(content), 16)])
+		}
+	}
+}
 
 // fillReplies asks for new keys, with a byte of data in between, and reads
 // nothing, until the edge cannot write its replies.

@@ -130,7 +130,9 @@ func unixFront(t *testing.T, change func(*edgeConfig)) (e *testEdge, path string
 
 // The peers of a unix socket have no address: they take global slots alone, are
 // nobody's neighbours, and the relay is told that nobody is known.
-func TestUnixPeersHaveNoHost(t *testing.T) {
+func TestUnixPeersHaveNoHost(t *testing.T) { onEngines(t, unixPeersHaveNoHost) }
+
+func unixPeersHaveNoHost(t *testing.T) {
 	const clients = 10
 	e, path, relay := unixFront(t, func(c *edgeConfig) {
 		c.limits.MaxConnections, c.limits.MaxConnectionsPerIP, c.limits.MaxConnectionsPerIPv648 = clients, 1, 1
@@ -182,7 +184,9 @@ func TestUnixPeersHaveNoHost(t *testing.T) {
 }
 
 // On a unix socket the header is required, and believed, whatever network is written.
-func TestUnixPeersAreTrustedByTheFile(t *testing.T) {
+func TestUnixPeersAreTrustedByTheFile(t *testing.T) { onEngines(t, unixPeersAreTrustedByTheFile) }
+
+func unixPeersAreTrustedByTheFile(t *testing.T) {
 	e, path, relay := unixFront(t, func(c *edgeConfig) {
 		c.more[0].TrustProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 		c.upstream.ClientAddress = "proxy-v2"

@@ -34,7 +34,7 @@ func (l *looking) Addr() net.Addr {
 // Nobody waits at the door while a policy is prepared, whose files may be on a
 // disk that is slow.
 func TestNewcomersDoNotWaitForWhatIsPrepared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		e := newEdge(t, nil)
 		synctest.Wait() // it serves
 		socket := &looking{Listener: memconn.Listen(netip.MustParseAddrPort("192.0.2.9:1")), server: e.server}
@@ -77,7 +77,7 @@ func TestClientCAFileThatCannotBeUsed(t *testing.T) {
 // What was removed is forgotten, whether or not anybody reads the metrics, and
 // not before its last connection.
 func TestRemovedListenersAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		e := newEdge(t, nil)
 		plain := e.config.Listeners[0]
 		var last held

@@ -1,0 +1,569 @@
+package proxy
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"relayedge/admission"
+	"relayedge/internal/proxyheader"
+)
+
+// The conformance suite of the engines over sockets of the kernel. What depends on
+// time to the nanosecond is held in bubbles; what these tests hold is that each
+// phase of a connection does over real sockets what docs/behaviour.md says.
+
+// The relay gets its header before the client has sent a byte, and may speak
+// first; then bytes go both ways.
+func TestRelaySpeaksFirst(t *testing.T) {
+	onWays(t, nil, func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, nil)
+		client, relay, h := e.introduced()
+		e.wantHeader(h, client)
+		mustWrite(t, relay, []byte("220 ready"))
+		wantRead(t, client, []byte("220 ready"))
+		for range 10 {
+			mustWrite(t, client, []byte("NOOP"))
+			wantRead(t, relay, []byte("NOOP"))
+			mustWrite(t, relay, []byte("250 ok"))
+			wantRead(t, client, []byte("250 ok"))
+		}
+		e.wantOpen()
+	})
+}
+
+// wantHeader checks what the relay was told of the client.
+func (e *kernelEdge) wantHeader(h proxyheader.Header, client side) {
+	e.t.Helper()
+	if e.way.out == "none" {
+		return
+	}
+	source, target := addrPort(client.raw.LocalAddr()), addrPort(client.raw.RemoteAddr())
+	if e.way.in != "" {
+		source, target = namedClient, namedTarget
+	}
+	if h.Source != source || h.Destination != target {
+		e.t.Errorf("the relay was told %v to %v, want %v to %v", h.Source, h.Destination, source, target)
+	}
+	if e.way.out != "proxy-v2" {
+		return
+	}
+	if h.Local == source.IsValid() {
+		e.t.Errorf("LOCAL is %v for a client at %v", h.Local, source)
+	}
+	for typ, want := range map[byte]bool{
+		proxyheader.TypeUniqueID:  true,
+		proxyheader.TypeAuthority: e.way.tls != "none",
+		proxyheader.TypeSSL:       e.way.ended(),
+		proxyheader.TypeALPN:      e.way.ended(),
+	} {
+		if _, got := h.Lookup(typ); got != want {
+			e.t.Errorf("TLV %#x is there: %v, want %v", typ, got, want)
+		}
+	}
+}
+
+// The end of the client's stream reaches the relay, whose answer is delivered whole.
+func TestClientEndsFirst(t *testing.T) {
+	answer := make([]byte, 512<<10)
+	rand.NewChaCha8([32]byte{1}).Read(answer)
+	onWays(t, nil, func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, nil)
+		client, relay := e.pair()
+		mustWrite(t, client, []byte("request"))
+		if err := client.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		wantRead(t, relay, []byte("request"))
+		relay.wantStreamEnd(t)
+		together(
+			func() { relay.Write(answer); relay.CloseWrite() },
+			func() {
+				if got, err := io.ReadAll(client); err != nil || !bytes.Equal(got, answer) {
+					t.Errorf("%d of %d bytes of the answer came, %v", len(got), len(answer), err)
+				}
+			},
+		)
+		e.wantEnd(ClientClosed)
+	})
+}
+
+// The end of the relay's stream reaches the client, as close_notify where there
+// is TLS, and what the client still sends is delivered.
+func TestRelayEndsFirst(t *testing.T) {
+	onWays(t, nil, func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, nil)
+		client, relay := e.pair()
+		mustWrite(t, relay, []byte("greeting"))
+		if err := relay.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		wantRead(t, client, []byte("greeting"))
+		client.wantStreamEnd(t) // crypto/tls tells a FIN from a close_notify
+		for range 5 {
+			mustWrite(t, client, []byte("more"))
+			wantRead(t, relay, []byte("more"))
+		}
+		e.wantOpen()
+		client.CloseWrite()
+		relay.wantStreamEnd(t)
+		e.wantEnd(UpstreamClosed)
+	})
+}
+
+// A client that goes without waiting for an answer ends its stream, and the pair
+// when the relay goes too.
+func TestClientCloses(t *testing.T) {
+	onWays(t, nil, func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, nil)
+		client, relay := e.pair()
+		mustWrite(t, client, []byte("QUIT"))
+		client.Close()
+		if w.tls == "passthrough" {
+			client.raw.Close()
+		}
+		wantRead(t, relay, []byte("QUIT"))
+		relay.wantStreamEnd(t)
+		relay.Close()
+		e.wantEnd(ClientClosed)
+	})
+}
+
+// A FIN without close_notify is the end of the stream between two records, and
+// cuts it inside one.
+func TestFINWithoutCloseNotify(t *testing.T) {
+	ends := func(w way) bool { return w.ended() }
+	t.Run("between records", func(t *testing.T) {
+		onWays(t, ends, func(t *testing.T, w way) {
+			e := newKernelEdge(t, w, nil)
+			client, relay := e.pair()
+			mustWrite(t, client, []byte("request"))
+			side{Conn: client.raw, raw: client.raw}.CloseWrite()
+			wantRead(t, relay, []byte("request"))
+			relay.wantStreamEnd(t)
+			mustWrite(t, relay, []byte("answer"))
+			relay.CloseWrite()
+			wantRead(t, client, []byte("answer"))
+			client.wantStreamEnd(t)
+			e.wantEnd(ClientClosed)
+		})
+	})
+	t.Run("inside a record", func(t *testing.T) {
+		onWays(t, ends, func(t *testing.T, w way) {
+			e := newKernelEdge(t, w, nil)
+			client, relay := e.pair()
+			mustWrite(t, client.raw, []byte{23, 3, 3, 1, 0, 42})
+			side{Conn: client.raw, raw: client.raw}.CloseWrite()
+			relay.wantStreamEnd(t)
+			e.wantEnd(ClientClosed)
+		})
+	})
+}
+
+// A reset of either side reaches the other as a reset.
+func TestResets(t *testing.T) {
+	for _, who := range []string{"client", "relay"} {
+		t.Run("by the "+who, func(t *testing.T) {
+			onWays(t, way.resets, func(t *testing.T, w way) {
+				e := newKernelEdge(t, w, nil)
+				from, to := e.pair()
+				if who == "relay" {
+					from, to = to, from
+				}
+				mustWrite(t, from, []byte("x"))
+				wantRead(t, to, []byte("x"))
+				from.reset()
+				if n, err := to.raw.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the other side read %d bytes, %v; want a reset", n, err)
+				}
+				e.wantEnd(Reset)
+			})
+		})
+	}
+}
+
+// Much goes both ways at once, and each byte of it arrives in its place.
+func TestMuchBothWays(t *testing.T) {
+	const size = 8 << 20
+	onWays(t, nil, func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, nil)
+		client, relay := e.pair()
+		send := func(s side, seed byte) func() {
+			return func() {
+				source, p := rand.NewChaCha8([32]byte{seed}), make([]byte, 100_003)
+				for left := size; left > 0; {
+					n := min(left, len(p))
+					source.Read(p[:n])
+					if _, err := s.Write(p[:n]); err != nil {
+						t.Errorf("%d bytes before the end: %v", left, err)
+						return
+					}
+					left -= n
+				}
+				if err := s.CloseWrite(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		receive := func(s side, seed byte) func() {
+			return func() {
+				got, want := sha256.New(), sha256.New()
+				n, err := io.Copy(got, s)
+				io.CopyN(want, rand.NewChaCha8([32]byte{seed}), size)
+				if n != size || err != nil || !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
+					t.Errorf("%d of %d bytes came, or others: %v", n, size, err)
+				}
+			}
+		}
+		together(send(client, 1), send(relay, 2), receive(client, 2), receive(relay, 1))
+		waitFor(t, "the pair has ended", func() bool { return len(e.ends()) > 0 })
+		if got := e.ends(); got[ClientClosed]+got[UpstreamClosed] != 1 || len(got) != 1 {
+			t.Errorf("ended: %v, want one clean end", got)
+		}
+		if in, out := e.server.stats.bytesIn.Load(), e.server.stats.bytesOut.Load(); in < size || out < size {
+			t.Errorf("%d bytes in, %d out were counted", in, out)
+		}
+	})
+}
+
+// A client that sends faster than its byte bucket fills is read slower; nothing
+// of it is lost, and nobody is closed for it.
+func TestThrottle(t *testing.T) {
+	const size, rate, burst = 1 << 20, 1 << 20, 64 << 10
+	onWays(t, among(plainWay, secureWay, ways[3], ways[10]), func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, func(c *kernelConfig) {
+			c.times = func(q *times) { q.bytes = admission.Rate{N: rate, Per: time.Second, Burst: burst} }
+		})
+		client, relay := e.pair()
+		began := time.Now()
+		go client.Write(make([]byte, size))
+		if _, err := io.CopyN(io.Discard, relay, size); err != nil {
+			t.Fatal(err)
+		}
+		// The bucket's burst is free, and so is the last read before a pause.
+		if took, least := time.Since(began), time.Second*(size-burst-128<<10)/rate; took < least {
+			t.Errorf("%d bytes took %v, want %v at least", size, took, least)
+		}
+		if e.server.stats.rejected[RateLimit].Load() == 0 {
+			t.Error("no pause was counted")
+		}
+		mustWrite(t, relay, []byte("answer"))
+		wantRead(t, client, []byte("answer"))
+		e.wantOpen()
+	})
+}
+
+// Whoever is silent for too long ends for the rule that says so, and not before.
+func TestSilentPairs(t *testing.T) {
+	const life = 300 * time.Millisecond
+	hello := func(t *testing.T, from, to side) {
+		mustWrite(t, from, []byte("hello"))
+		wantRead(t, to, []byte("hello"))
+	}
+	for _, row := range []struct {
+		name  string
+		times func(*times)
+		quiet func(t *testing.T, client, relay side) // what comes before the silence
+		want  Reason
+	}{
+		{"idle", func(q *times) { q.idle = life }, func(t *testing.T, client, relay side) { hello(t, client, relay) }, IdleTimeout},
+		{"idle, of both", func(q *times) { q.idle, q.idleCountsBoth = life, true }, func(t *testing.T, client, relay side) {
+			hello(t, client, relay)
+			hello(t, relay, client)
+		}, IdleTimeout},
+		{"first byte", func(q *times) { q.firstByte = life }, func(t *testing.T, client, relay side) { hello(t, relay, client) }, FirstByteTimeout},
+		{"half-closed by the client", func(q *times) { q.halfClose = life }, func(t *testing.T, client, relay side) {
+			hello(t, client, relay)
+			client.CloseWrite()
+			relay.wantStreamEnd(t)
+		}, HalfCloseTimeout},
+		{"half-closed by the relay", func(q *times) { q.halfClose = life }, func(t *testing.T, client, relay side) {
+			relay.CloseWrite()
+			client.wantStreamEnd(t)
+		}, HalfCloseTimeout},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			onWays(t, among(ways[0], ways[1], ways[2], ways[5], ways[10], ways[11]), func(t *testing.T, w way) {
+				e := newKernelEdge(t, w, func(c *kernelConfig) { c.times = row.times })
+				began := time.Now()
+				client, relay := e.pair()
+				if row.want != FirstByteTimeout {
+					began = time.Now()
+				}
+				row.quiet(t, client, relay)
+				e.wantEnd(row.want)
+				if took := time.Since(began); took < life {
+					t.Errorf("it ended after %v, want %v at least", took, life)
+				}
+			})
+		})
+	}
+}
+
+// A peer that takes nothing while bytes wait for it ends as that, and the other
+// side is told by a reset.
+func TestStalledWriters(t *testing.T) {
+	for _, who := range []string{"client", "relay"} {
+		t.Run("the "+who+" does not read", func(t *testing.T) {
+			onWays(t, among(ways[0], ways[1], ways[2], ways[3], ways[10]), func(t *testing.T, w way) {
+				e := newKernelEdge(t, w, func(c *kernelConfig) {
+					c.times = func(q *times) { q.writerStall = 500 * time.Millisecond }
+				})
+				stalls, writes := e.pair()
+				if who == "relay" {
+					stalls, writes = writes, stalls
+				}
+				began := time.Now()
+				var err error
+				for p := make([]byte, 1<<20); err == nil; {
+					_, err = writes.Write(p)
+				}
+				if w.resets() && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+					t.Errorf("the writer's end: %v", err)
+				}
+				e.wantEnd(WriterStall)
+				if took := time.Since(began); took < 500*time.Millisecond {
+					t.Errorf("it ended after %v", took)
+				}
+				stalls.raw.Close()
+			})
+		})
+	}
+}
+
+// A slow reader is no stalled one, however long it takes in all.
+func TestSlowReadersLive(t *testing.T) {
+	const stall, size = 2 * time.Second, 4 << 20
+	onWays(t, among(plainWay, secureWay), func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, func(c *kernelConfig) {
+			c.times = func(q *times) { q.writerStall = stall }
+		})
+		slow, writes := e.pair()
+		if w == plainWay { // the relay is the slow one
+			slow, writes = writes, slow
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := writes.Write(make([]byte, size))
+			done <- err
+		}()
+		for began := time.Now(); time.Since(began) < 2*stall; time.Sleep(stall / 20) {
+			if _, err := io.CopyN(io.Discard, slow, size/64); err != nil {
+				t.Fatal(err)
+			}
+		}
+		go io.Copy(io.Discard, slow)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		e.wantOpen()
+	})
+}
+
+// Everything that a trusted peer can do wrong with its header.
+func TestHeadersThatAreNone(t *testing.T) {
+	behind := ways[4]
+	for _, row := range []struct {
+		name string
+		do   func(t *testing.T, raw net.Conn)
+		want Reason
+	}{
+		{"nothing", func(*testing.T, net.Conn) {}, ProxyHeader},
+		{"half of it", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, behind.introduction()[:20]) }, ProxyHeader},
+		{"another protocol", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("GET / HTTP/1.1\r\n\r\n")) }, ProxyHeader},
+		{"an end at once", func(t *testing.T, raw net.Conn) { raw.Close() }, ClientClosed},
+		{"an end inside", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("PROXY TC")); raw.Close() }, ProxyHeader},
+		{"a reset inside", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("PROXY TC")); side{raw: raw}.reset() }, Reset},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			onWays(t, among(behind), func(t *testing.T, w way) {
+				e := newKernelEdge(t, w, func(c *kernelConfig) {
+					c.times = func(q *times) { q.proxyHeader = time.Second }
+				})
+				raw := e.dial()
+				row.do(t, raw)
+				e.wantEnd(row.want)
+			})
+		})
+	}
+	t.Run("of a peer outside", func(t *testing.T) {
+		onWays(t, among(behind), func(t *testing.T, w way) {
+			e := newKernelEdge(t, w, func(c *kernelConfig) {
+				c.listener.TrustProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+			})
+			raw := e.dial()
+			raw.Write(w.introduction())
+			if _, err := io.ReadAll(raw); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Error(err)
+			}
+			e.wantEnd(ProxyUntrusted)
+		})
+	})
+}
+
+// A header and what follows it come in any pieces, together with the hello too.
+func TestIntroductionsInPieces(t *testing.T) {
+	onWays(t, func(w way) bool { return w.in != "" }, func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, nil)
+		raw := e.dial()
+		for _, b := range w.introduction() {
+			mustWrite(t, raw, []byte{b})
+		}
+		client, relay, h := e.pairOf(raw)
+		e.wantHeader(h, client)
+		mustWrite(t, client, []byte("x"))
+		wantRead(t, relay, []byte("x"))
+	})
+}
+
+// A header comes in one segment with what follows it.
+func TestIntroductionsWithMoreBehind(t *testing.T) {
+	onWays(t, func(w way) bool { return w.in != "" }, func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, nil)
+		raw := &joined{Conn: e.dial(), first: w.introduction()}
+		if w.tls == "none" {
+			mustWrite(t, raw, []byte("x"))
+		}
+		client, relay, h := e.pairOf(raw)
+		e.wantHeader(h, client)
+		if w.tls != "none" {
+			mustWrite(t, client, []byte("x"))
+		}
+		wantRead(t, relay, []byte("x"))
+	})
+}
+
+// joined sends something together with the first bytes that are written.
+type joined struct {
+	net.Conn
+	first []byte
+}
+
+func (p *joined) Write(b []byte) (int, error) {
+	first := p.first
+	p.first = nil
+	n, err := p.Conn.Write(append(first, b...))
+	return max(n-len(first), 0), err
+}
+
+// A ClientHello comes in any pieces.
+func TestHelloInPieces(t *testing.T) {
+	onWays(t, func(w way) bool { return w.tls != "none" }, func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, nil)
+		raw := e.dial()
+		mustWrite(t, raw, w.introduction())
+		client, relay, _ := e.pairOf(crumbled{raw})
+		mustWrite(t, client, []byte("x"))
+		wantRead(t, relay, []byte("x"))
+	})
+}
+
+// crumbled writes each byte by itself.
+type crumbled struct{ net.Conn }
+
+func (c crumbled) Write(p []byte) (int, error) {
+	for i := range p {
+		if n, err := c.Conn.Write(p[i : i+1]); err != nil {
+			return i + n, err
+		}
+	}
+	return len(p), nil
+}
+
+// A handshake that does not get on ends in its time, and what is no TLS at once.
+func TestHandshakesThatAreNone(t *testing.T) {
+	first := hello(t, "relay.example.org")
+	const life = 300 * time.Millisecond
+	for _, row := range []struct {
+		name string
+		send []byte
+		ends string // how the client ends it, if it does
+		want Reason
+	}{
+		{"nothing", nil, "", TLSHandshakeTimeout},
+		{"three bytes", first[:3], "", TLSHandshakeTimeout},
+		{"most of a hello", first[:len(first)-1], "", TLSHandshakeTimeout},
+		{"an end at once", nil, "close", ClientClosed},
+		{"a reset inside the hello", first[:100], "reset", Reset},
+		{"an end inside the hello", first[:100], "close", ClientClosed},
+		{"noise", bytes.Repeat([]byte{0}, 64), "", NotTLS},
+		{"another protocol", []byte("SSH-2.0-x\r\n"), "", NotTLS},
+		{"plain HTTP", []byte("GET / HTTP/1.1\r\n\r\n"), "", NotTLS},
+		{"another name", hello(t, "unknown.example.net"), "", UnknownServerName},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			suits := func(w way) bool {
+				return slices.Contains([]way{ways[1], ways[3], ways[8], ways[11]}, w) &&
+					(row.want != UnknownServerName || w.ended()) && // in passthrough it goes to the listener's upstream
+					(row.ends != "reset" || w.front != "unix")
+			}
+			onWays(t, suits, func(t *testing.T, w way) {
+				e := newKernelEdge(t, w, func(c *kernelConfig) {
+					c.times = func(q *times) { q.handshake = life }
+				})
+				raw := e.dial()
+				mustWrite(t, raw, row.send)
+				switch row.ends {
+				case "close":
+					raw.Close()
+				case "reset":
+					side{raw: raw}.reset()
+				default:
+					got, err := io.ReadAll(raw)
+					if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+						t.Error(err)
+					}
+					if plain := bytes.HasPrefix(got, []byte("HTTP/1.1 400 ")); plain != (row.name == "plain HTTP") && err == nil {
+						t.Errorf("it was told %q", got)
+					}
+				}
+				e.wantEnd(row.want)
+			})
+		})
+	}
+	t.Run("the server's flight unanswered", func(t *testing.T) {
+		onWays(t, func(w way) bool { return w.ended() && w.in == "" }, func(t *testing.T, w way) {
+			e := newKernelEdge(t, w, func(c *kernelConfig) {
+				c.times = func(q *times) { q.handshake = life }
+			})
+			raw := e.dial()
+			mustWrite(t, raw, first)
+			e.wantEnd(TLSHandshakeTimeout)
+		})
+	})
+}
+
+// TLS 1.2 and 1.3 sessions are resumed.
+func TestResumption(t *testing.T) {
+	onWays(t, way.ended, func(t *testing.T, w way) {
+		e := newKernelEdge(t, w, nil)
+		cfg := w.clientConfig()
+		cfg.ClientSessionCache = oneSession{new(*tls.ClientSessionState)}
+		for i := range 3 {
+			raw := e.dial()
+			mustWrite(t, raw, w.introduction())
+			client := e.handshake(raw, cfg)
+			relay, _ := e.accept()
+			mustWrite(t, client, []byte("x"))
+			wantRead(t, relay, []byte("x"))
+			mustWrite(t, relay, []byte("y"))
+			wantRead(t, client, []byte("y")) // a ticket comes before it
+			if got := client.ConnectionState().DidResume; got != (i > 0) {
+				t.Errorf("connection %d is resumed: %v", i, got)
+			}
+			client.Close()
+			wantEOF(t, relay)
+			relay.Close()
+		}
+		e.wantEnds(3, ClientClosed)
+	})
+}
