@@ -5,10 +5,20 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // testedEngines are the engines that every test of the edge's behaviour runs on.
-var testedEngines = []string{"stream"}
+var testedEngines = func() []string {
+	if loopsWork {
+		return []string{"stream", "loop"}
+	}
+	return []string{"stream"}
+}()
+
+// timerGrain is how late a limit may come: an event loop's timers go by the
+// millisecond, and are never early.
+const timerGrain = time.Millisecond
 
 const engineMark = "engine="
 
