@@ -1,0 +1,3 @@
+package main
+
+func publish(args []string) error { return nil }
