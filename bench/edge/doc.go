@@ -8,11 +8,12 @@
 //	go run ./bench/edge publish bench/testdata/edge-*.json
 //
 // All serve TLS 1.3 with AES-128-GCM and one ECDSA P-256 certificate, which the
-// clients verify, tell the backend of the client by PROXY v2 (nginx by v1, which is all
-// that it can write), and hold the same cap of connections from one address, where they know one. relayedge is the binary as it
-// is released, with everything on that it has by default: the caps, the connection
-// rate, a byte bucket for each connection (which the loads do not exhaust), metrics,
-// health checks, and PROXY v2 with all default TLVs and its checksum.
+// clients verify; tell the backend of the client by PROXY v2 (nginx by v1, which is
+// all that it can write); and hold the same cap of connections from one address,
+// where they know one. relayedge is the binary as it is released, with everything on
+// that it has by default: the caps, the connection rate, a byte bucket for each
+// connection (which the loads do not exhaust), metrics, health checks, and PROXY v2
+// with all default TLVs and its checksum.
 //
 // # What is measured
 //
@@ -31,8 +32,8 @@
 //     take, alone, and beside four bulk streams of another process, two each way.
 //     An echo counts from when it was due
 //   - idle: PSS for each of 6,000 connections, each open and silent after one echo;
-//     what they cost of a core then; and how much of RSS a minute's rest has not
-//     given back once all have left
+//     what they cost of a core then; and how much of RSS is left when all have been
+//     gone for thirteen seconds
 //   - silent, half, refused: relayedge alone: PSS for a connection that says nothing,
 //     for one that has sent half of its ClientHello, and what a refused one leaves
 //

@@ -21,7 +21,7 @@ type peer struct {
 	conf    string // its configuration's template; empty for none
 	program string // a name in the folder of what was built, or a path from its system's root
 	args    func(s setting) []string
-	debian  bool // from the peers' system
+	debian  bool   // from the peers' system
 	note    string // how it differs from the others
 	// Why it does not do an operation, by operation.
 	cannot map[string]string

@@ -86,16 +86,16 @@ func (p *peer) version(root string) string {
 		flag = "-v"
 	}
 	number := regexp.MustCompile(`\d+(\.\d+)+`)
-	return number.FindString(within(root, p.program, flag))
+	return number.FindString(insideOf(root, p.program, flag))
 }
 
 // opensslVersion is that of the library that the peers use.
 func opensslVersion(root string) string {
-	return regexp.MustCompile(`\d+(\.\d+)+`).FindString(within(root, "/usr/bin/dpkg-query", "-W", "-f", "${Package} ${Version}\n", "libssl3*"))
+	return regexp.MustCompile(`\d+(\.\d+)+`).FindString(insideOf(root, "/usr/bin/dpkg-query", "-W", "-f", "${Package} ${Version}\n", "libssl3*"))
 }
 
-// within is what a program of a system says; nothing if it fails.
-func within(root, program string, args ...string) string {
+// insideOf is what a program of a system says; nothing if it fails.
+func insideOf(root, program string, args ...string) string {
 	cmd := exec.Command(program, args...)
 	if root != "/" {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
@@ -122,10 +122,12 @@ func thisMachine() machine {
 
 // build builds our programs into a folder, as they are released.
 func build(folder string, race bool) error {
-	args := []string{"build", "-trimpath", "-o", folder + "/"}
-	env := append(os.Environ(), "CGO_ENABLED=0")
-	if race {
-		args, env = append(args, "-race"), os.Environ()
+	args := []string{"build", "-o", folder + "/"}
+	env := os.Environ()
+	if race { // nothing is measured then, and other tests have built the same
+		args = append(args, "-race")
+	} else {
+		args, env = append(args, "-trimpath"), append(env, "CGO_ENABLED=0")
 	}
 	cmd := exec.Command("go", append(args, "relayedge/cmd/relayedge", "relayedge/bench/naive")...)
 	cmd.Env = env

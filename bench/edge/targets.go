@@ -8,8 +8,9 @@ import (
 // verdict holds one figure of a run against what it has to be.
 type verdict struct {
 	op        string
-	against   string // what it is compared with, as name=value; empty for a figure alone
-	figure    string // as name=value
+	name      string // what the figure is
+	value     string
+	by        string // whose figure decides: the best peer, or what sets the limit; empty for ours alone
 	must      string
 	goal      string // empty where there is none
 	held, met bool   // the must, and the goal
@@ -17,10 +18,10 @@ type verdict struct {
 
 func (v verdict) String() string {
 	line := "TARGET op=" + v.op
-	if v.against != "" {
-		line += " " + v.against
+	if v.by != "" {
+		line += " by=" + v.by
 	}
-	line += " " + v.figure + " must=" + v.must + " held=" + yes(v.held)
+	line += " " + v.name + "=" + v.value + " must=" + v.must + " held=" + yes(v.held)
 	if v.goal != "" {
 		line += " goal=" + v.goal + " met=" + yes(v.met)
 	}
@@ -41,7 +42,7 @@ func (r *results) verdicts() []verdict {
 	for _, row := range rows {
 		if best, ok := closest(ratios(r), row.name); ok {
 			all = append(all, verdict{
-				op: row.name, against: "best=" + best.peer, figure: fmt.Sprintf("ratio=%.2f", best.median),
+				op: row.name, name: "ratio", value: fmt.Sprintf("%.2f", best.median), by: best.peer,
 				must: fmt.Sprintf("%.2f", row.must), held: best.median >= row.must,
 				goal: fmt.Sprintf("%.2f", row.goal), met: best.median >= row.goal,
 			})
@@ -49,7 +50,7 @@ func (r *results) verdicts() []verdict {
 		if own := r.values(row.name, ours); row.most > 0 && own != nil {
 			m := spreadOf(own).median
 			all = append(all, verdict{
-				op: row.name, figure: fmt.Sprintf("%s=%.2f", unitWord(row.unit), m),
+				op: row.name, name: unitWord(row.unit), value: fmt.Sprintf("%.2f", m),
 				must: fmt.Sprint(row.most), held: m <= row.most,
 				goal: fmt.Sprint(row.wish), met: m <= row.wish,
 			})
@@ -79,7 +80,7 @@ func (r *results) fairness() (verdict, bool) {
 	if alone == nil || beside == nil {
 		return verdict{}, false
 	}
-	allowed, against := 2*spreadOf(alone).median, "twice_alone"
+	allowed, by := 2*spreadOf(alone).median, "twice_alone"
 	best, name := 0.0, ""
 	for _, peer := range judged {
 		if v := r.values("fair_beside", peer); v != nil {
@@ -89,11 +90,11 @@ func (r *results) fairness() (verdict, bool) {
 		}
 	}
 	if best > allowed {
-		allowed, against = best, name
+		allowed, by = best, name
 	}
 	m := spreadOf(beside).median
 	return verdict{
-		op: "fairness", against: "best=" + against, figure: fmt.Sprintf("p99_us=%.0f", m),
+		op: "fairness", name: "p99_us", value: fmt.Sprintf("%.0f", m), by: by,
 		must: fmt.Sprintf("%.0f", allowed), held: m <= allowed,
 	}, true
 }
