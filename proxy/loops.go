@@ -33,6 +33,11 @@ func (e *loopEngine) accept(ctx context.Context, l *listener) error {
 	if err != nil {
 		return err
 	}
+	if polled, ok := l.socket.(interface{ Unpoll() error }); ok {
+		if err := polled.Unpoll(); err != nil {
+			return err
+		}
+	}
 	failed := make(chan error, 1)
 	stop, err := acceptOn(first, l, func(err error) { failed <- err })
 	if err != nil {
