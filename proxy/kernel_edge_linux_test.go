@@ -80,6 +80,7 @@ type kernelConfig struct {
 	Config
 	listener *ListenerConfig
 	limits   *Limits
+	more     []Listener // beside that of the way
 	// times shortens what the policy counts in whole seconds.
 	times func(*times)
 }
@@ -153,13 +154,15 @@ func newKernelEdge(t *testing.T, w way, change func(*kernelConfig)) *kernelEdge 
 	if change != nil {
 		change(&cfg)
 	}
-	cfg.Limits, cfg.Listeners = limits, []Listener{{ListenerConfig: listener, Socket: e.front}}
+	cfg.Limits, cfg.Listeners = limits, append([]Listener{{ListenerConfig: listener, Socket: e.front}}, cfg.more...)
 	e.config = cfg.Config
 	server, err := New(e.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.times(server.listeners[0].terms.Load().times)
+	for _, l := range server.listeners {
+		cfg.times(l.terms.Load().times)
+	}
 	e.server = server
 	ctx, cancel := context.WithCancel(context.Background())
 	e.stop = cancel
