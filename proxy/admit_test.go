@@ -320,10 +320,10 @@ func TestPanicIsContained(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		e := newEdge(t, nil)
 		other, otherRelay := e.pair()
-		e.server.serve = func(s *session) {
+		e.carriedBy(func(s *session) {
 			defer s.finish()
 			panic("a fault")
-		}
+		})
 		client := e.dial(aliceAddr)
 		if _, err := client.Read(make([]byte, 1)); err == nil {
 			t.Error("the client reads on")
@@ -366,7 +366,7 @@ func TestCapsAreExact(t *testing.T) {
 					}
 				})
 				var open, peak atomic.Int64
-				e.server.serve = func(s *session) { // counted apart from the gate, within its admission and release
+				e.carriedBy(func(s *session) { // counted apart from the gate, within its admission and release
 					defer s.finish()
 					for now := open.Add(1); ; {
 						if top := peak.Load(); now <= top || peak.CompareAndSwap(top, now) {
@@ -374,8 +374,10 @@ func TestCapsAreExact(t *testing.T) {
 						}
 					}
 					defer open.Add(-1)
-					s.carry()
-				}
+					if f, ready := s.carry(nil); f != nil {
+						f.forward(ready)
+					}
+				})
 				var serving sync.WaitGroup
 				serving.Go(func() {
 					for {

@@ -130,6 +130,16 @@ func newEdge(t *testing.T, change func(*edgeConfig)) *testEdge {
 	return e
 }
 
+// carriedBy has f carry the newcomers, each in a goroutine.
+func (e *testEdge) carriedBy(f func(*session)) { e.server.engine = carriedBy{e.server.engine, f} }
+
+type carriedBy struct {
+	engine
+	carry func(*session)
+}
+
+func (c carriedBy) serve(s *session) { go c.carry(s) }
+
 // end drains the edge and checks that it gave everything back.
 func (e *testEdge) end() {
 	e.stop()

@@ -28,7 +28,9 @@ type forwarding struct {
 	early  early
 	begun  bool // the client has spoken before
 
-	silence silence
+	introduce bool // the relay has not been told who the client is
+
+	watch watch
 }
 
 // early is what came of either side before the forwarding began.
@@ -37,9 +39,15 @@ type early struct{ client, relay []byte }
 // forward copies both ways until the pair ends. The caller's goroutine reads
 // the client, whose first byte is awaited since it was ready for it.
 func (f *forwarding) forward(ready time.Time) {
-	f.silence.begin(f.times, f.client, f.relay, ready)
+	if f.introduce {
+		if reason := f.s.introduce(f.relay, f.s.upstream.Config()); reason != "" {
+			f.s.end(reason)
+			return
+		}
+	}
+	f.watch.begin(f.times, f.client, f.relay, ready)
 	if f.begun {
-		f.silence.clientSpoke()
+		f.watch.clientSpoke()
 	}
 
 	var other sync.WaitGroup
@@ -135,10 +143,10 @@ func (f *forwarding) passFromClient() error {
 func (f *forwarding) toRelay(p []byte) error {
 	err := f.relay.WriteAll(p, f.times.writerStall)
 	if err != nil {
-		f.s.stop(writeFault(err, f.silence.relayHasEnded(), UpstreamClosed))
+		f.s.stop(writeFault(err, f.watch.relayHasEnded(), UpstreamClosed))
 		return errStopped
 	}
-	f.silence.clientSpoke()
+	f.watch.clientSpoke()
 	return nil
 }
 
@@ -147,17 +155,17 @@ func (f *forwarding) toRelay(p []byte) error {
 // is cut inside a record has not ended well.
 func (f *forwarding) awaitClient() error {
 	for {
-		f.silence.armClient()
+		f.watch.armClient()
 		n, err := f.client.fill()
 		if err == nil {
 			f.bucket.Charge(f.times.bytes, int64(n), time.Now())
-			f.silence.clientMoved()
+			f.watch.clientMoved()
 			return nil
 		}
 		if !isTimeout(err) {
 			return nil
 		}
-		if r := f.silence.clientExpired(); r != "" {
+		if r := f.watch.clientExpired(); r != "" {
 			f.s.stop(r)
 			return errStopped
 		}
@@ -177,7 +185,7 @@ func (f *forwarding) pause() error {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		f.silence.clientMoved()
+		f.watch.clientMoved()
 		return nil
 	case <-f.s.ctx.Done():
 		return errStopped
@@ -186,7 +194,7 @@ func (f *forwarding) pause() error {
 
 // endClientStream passes the end of the client's stream on to the relay.
 func (f *forwarding) endClientStream() {
-	if f.silence.clientEnded() {
+	if f.watch.clientEnded() {
 		f.s.stop(UpstreamClosed)
 		return
 	}
@@ -226,21 +234,21 @@ func (f *forwarding) toClient(p []byte) error {
 		_, err = f.client.Write(p)
 	}
 	if err != nil {
-		f.s.stop(writeFault(err, f.silence.clientHasEnded(), ClientClosed))
+		f.s.stop(writeFault(err, f.watch.clientHasEnded(), ClientClosed))
 		return errStopped
 	}
-	f.silence.relayMoved()
+	f.watch.relayMoved()
 	return nil
 }
 
 func (f *forwarding) awaitRelay() ([]byte, error) {
 	for {
-		f.silence.armRelay()
+		f.watch.armRelay()
 		p, err := f.relay.ReadReady()
 		if err == nil || !isTimeout(err) {
 			return p, err
 		}
-		if r := f.silence.relayExpired(); r != "" {
+		if r := f.watch.relayExpired(); r != "" {
 			f.s.stop(r)
 			return nil, errStopped
 		}
@@ -251,7 +259,7 @@ func (f *forwarding) awaitRelay() ([]byte, error) {
 // close_notify where there is TLS, because a client that only saw a FIN could
 // not tell a whole answer from a cut one.
 func (f *forwarding) endRelayStream() {
-	if f.silence.relayEnded() {
+	if f.watch.relayEnded() {
 		f.s.stop(ClientClosed)
 		return
 	}

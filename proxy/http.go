@@ -84,8 +84,8 @@ var (
 )
 
 // serveHTTP serves requests until the connection ends, or goes on as one that is
-// forwarded.
-func (s *session) serveHTTP(ready time.Time) {
+// forwarded, which it returns.
+func (s *session) serveHTTP(ready time.Time) *forwarding {
 	h := newHTTPSession(s, ready)
 	s.mu.Lock()
 	s.http = h
@@ -94,13 +94,12 @@ func (s *session) serveHTTP(ready time.Time) {
 	h.client.retire()
 	h.transport.CloseIdleConnections()
 	if h.next == nil {
-		return
+		return nil
 	}
-	f := &forwarding{
+	return &forwarding{
 		s: s, times: s.terms.times, client: s.wire, tls: s.secure, relay: h.next.relay,
 		bucket: h.client.bucket, early: h.next.early, begun: true,
 	}
-	f.forward(time.Now())
 }
 
 func newHTTPSession(s *session, ready time.Time) *httpSession {

@@ -51,21 +51,23 @@ func (n *lane) takes(t *terms, r Reason) bool {
 	return false
 }
 
-// turnAway refuses a connection at accept, unless the lane takes it.
-func (l *listener) turnAway(terms *terms, conn net.Conn, r Reason, now time.Time) {
+// turnAway refuses a connection at accept, unless the lane takes it, which it
+// reports.
+func (l *listener) turnAway(terms *terms, conn net.Conn, r Reason, now time.Time) bool {
 	if l.server.lane.takes(terms, r) {
 		s := newSession(l, terms, nil, conn, now)
 		if place, ok := s.enterLane(now, r); ok {
 			s.lane = true
 			l.open.Add(1)
 			l.server.remember(s)
-			l.server.running.Go(func() { serveLane(s, place, r) })
-			return
+			go serveLane(s, place, r)
+			return true
 		}
 		s.cancel()
 	}
 	l.server.stats.end(r)
 	terms.refuse(conn)
+	return false
 }
 
 // turnedAway is turnAway for a session that was let in so far. In the lane it

@@ -69,15 +69,20 @@ func (l *listener) accept(ctx context.Context) error {
 			l.admit(conn)
 			continue
 		}
-		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-			l.server.stats.refuse(Descriptors)
-		}
+		l.failed(err)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if !backoff.Wait(err, ctx.Done()) {
 			return err
 		}
+	}
+}
+
+// failed counts an accept that failed for want of a descriptor.
+func (l *listener) failed(err error) {
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		l.server.stats.refuse(Descriptors)
 	}
 }
 
@@ -89,34 +94,34 @@ func (l *listener) close() {
 	l.socket.Close()
 }
 
-// admit asks the gate and starts the session. Behind a load balancer only the
-// global slot is taken here: the PROXY header names the client later.
-func (l *listener) admit(conn net.Conn) {
+// admit asks the gate and starts the session, or closes the connection. Behind a
+// load balancer only the global slot is taken here: the PROXY header names the
+// client later. It reports whether the connection lives on.
+func (l *listener) admit(conn net.Conn) bool {
 	stats, terms := l.server.stats, l.terms.Load()
 	stats.accepted.Add(1)
 	now := time.Now()
-	peer := addrPort(conn.RemoteAddr()).Addr()
+	peer := peerOf(conn).Addr()
 	if !terms.trust.Empty() {
 		// Who may connect to a unix socket is for the permissions of its file.
 		if !l.local && !terms.trust.Contains(peer) {
 			stats.end(ProxyUntrusted)
 			terms.refuse(conn)
-			return
+			return false
 		}
 		peer = netip.Addr{}
 	}
 	if !l.server.room.take() {
-		l.turnAway(terms, conn, Descriptors, now)
-		return
+		return l.turnAway(terms, conn, Descriptors, now)
 	}
 	lease, reason := l.server.gate.Admit(peer, now)
 	if reason != "" {
 		l.server.room.give()
-		l.turnAway(terms, conn, reason, now)
-		return
+		return l.turnAway(terms, conn, reason, now)
 	}
 	l.open.Add(1)
 	s := newSession(l, terms, lease, conn, now)
 	l.server.remember(s)
-	l.server.running.Go(func() { l.server.serve(s) })
+	l.server.engine.serve(s)
+	return true
 }

@@ -41,15 +41,8 @@ type Config struct {
 	Tickets   TicketStore
 	Upstreams map[string]upstream.Config
 	Dial      upstream.DialFunc // nil: the network. A reload does not change it.
-	Engine    string            // auto or stream. A reload does not change it.
+	Engine    string            // auto, loop or stream. A reload does not change it.
 	Log       *slog.Logger      // A reload does not change it.
-}
-
-// engines move the bytes of a session from accept to its end; each is a
-// function that finishes the session it is given.
-var engines = map[string]func(*session){
-	"auto":   serveStream,
-	"stream": serveStream,
 }
 
 // Listener is a listening socket with its settings.
@@ -65,7 +58,7 @@ type Server struct {
 	places  *admission.Handshakes
 	room    room
 	lane    lane
-	serve   func(*session)
+	engine  engine
 	dial    upstream.DialFunc
 	tickets *tickets
 	shared  TicketStore // of the secrets behind tickets; nil: they are not shared
@@ -101,7 +94,7 @@ type destination struct {
 }
 
 // New builds the edge from a config in the ranges of its tags. It starts nothing;
-// it fails as Prepare does, or on an engine that is unknown.
+// it fails as Prepare does, or on an engine that is unknown or not for this system.
 func New(cfg Config) (*Server, error) {
 	gate := cfg.Gate
 	if gate == nil {
@@ -111,13 +104,14 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	s := &Server{
-		gate: gate, places: admission.NewHandshakes(1), serve: engines[cfg.Engine], dial: cfg.Dial,
+		gate: gate, places: admission.NewHandshakes(1), dial: cfg.Dial,
 		tickets: newTickets(), shared: cfg.Tickets, stats: newStats(), log: cfg.Log, sessions: make(map[*session]struct{}),
 		draining: make(chan struct{}),
 	}
 	s.room.most, s.lane = int64(cfg.Room), newLane(cfg.OrderOpen, cfg.Room)
-	if s.serve == nil {
-		return nil, fmt.Errorf("no engine is named %q; there are auto and stream", cfg.Engine)
+	var err error
+	if s.engine, err = newEngine(cfg.Engine); err != nil {
+		return nil, err
 	}
 	first, err := s.Prepare(cfg)
 	if err != nil {
@@ -160,6 +154,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.mu.Unlock()
 	run.accepts.Wait()
 	s.drain()
+	s.engine.close()
 	endChecks()
 	run.checks.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -178,7 +173,7 @@ func (s *Server) listen(l *listener) {
 	l.stop = stop
 	run.accepts.Go(func() {
 		defer l.over.Store(true)
-		if err := l.accept(ctx); err != nil {
+		if err := s.engine.accept(ctx, l); err != nil {
 			run.fail(fmt.Errorf("listener %s: %w", l.terms.Load().config.Name, err))
 		}
 	})
@@ -250,6 +245,7 @@ func (s *Server) remember(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[session] = struct{}{}
+	s.running.Add(1)
 }
 
 func (s *Server) forget(session *session) {

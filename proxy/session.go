@@ -34,12 +34,16 @@ import (
 //	dial       the relay is reached
 //	header     the PROXY header for the relay (introduction.go)
 //	finish     the outcome is counted and the lease given back
+//
+// A session is carried by a goroutine, which may wait, or by an event loop, which
+// may not: carrier says which.
 type session struct {
 	server   *Server
 	listener *listener
 	terms    *terms
 	lease    *admission.Lease
 	accepted time.Time
+	gathers  bool   // the flights of its handshake leave together, see shakeHands
 	lane     bool   // it is in the lane, and holds nothing else; of the goroutine that carries it
 	id       string // the UNIQUE_ID that the relay is told and the log names
 
@@ -54,6 +58,7 @@ type session struct {
 	mu      sync.Mutex
 	outcome Reason
 	stopped bool
+	carrier carrier        // nil: a goroutine carries it
 	cut     bool           // the relay's stream was cut short by a rule
 	conn    net.Conn       // the client's socket
 	wire    *wire          // conn, as the engine reads it
@@ -63,13 +68,20 @@ type session struct {
 	http    *httpSession   // nil unless requests are parsed
 }
 
+// carrier is what carries a session without a goroutine.
+type carrier interface {
+	// interrupt has the carrier end the session for the outcome that is named. It
+	// may be called from any goroutine, and does not wait for it.
+	interrupt()
+}
+
 func newSession(l *listener, terms *terms, lease *admission.Lease, conn net.Conn, now time.Time) *session {
 	var id [16]byte
 	rand.Read(id[:])
 	s := &session{
 		server: l.server, listener: l, terms: terms, lease: lease, accepted: now,
 		id:     hex.EncodeToString(id[:]),
-		client: addrPort(conn.RemoteAddr()), target: addrPort(conn.LocalAddr()),
+		client: peerOf(conn), target: localOf(conn),
 		conn: conn, wire: &wire{Socket: socket.New(conn, buffers), stats: l.server.stats},
 	}
 	if fallback := terms.routes.fallback; fallback != nil {
@@ -117,9 +129,10 @@ func (s *session) validation() bool {
 
 // dial reaches the relay; stop interrupts it.
 func (s *session) dial() (*socket.Socket, Reason) {
-	link, err := s.upstream.Dial(s.ctx)
+	connect := s.server.engine.connector(s)
+	link, err := s.upstream.DialBy(s.ctx, connect)
 	if err != nil && s.upstream.Retired() && s.reroute() {
-		link, err = s.upstream.Dial(s.ctx)
+		link, err = s.upstream.DialBy(s.ctx, connect)
 	}
 	switch {
 	case err == nil && !s.adopt(link):
@@ -206,21 +219,41 @@ func (s *session) stop(r Reason) {
 	}
 	s.stopped = true
 	s.cancel()
+	if s.carrier != nil {
+		s.carrier.interrupt()
+		return
+	}
 	if s.http != nil && s.http.answering.Load() {
 		s.cut = true
 	}
 	s.wire.Hurry() // crypto/tls's goodbye waits for a write that waits
-	switch {
-	case s.outcome == Reset || s.outcome == WriterStall || s.outcome == TaskPanic || s.cut:
+	if s.isCut() {
 		abort(s.conn)
 		abort(s.relay)
-	case s.secure != nil:
+	} else if s.secure != nil {
 		s.secure.Close()
 	}
 	s.conn.Close()
 	if s.relay != nil {
 		s.relay.Close()
 	}
+}
+
+// isCut requires mu. It reports whether the streams end short of their whole.
+func (s *session) isCut() bool {
+	return s.outcome == Reset || s.outcome == WriterStall || s.outcome == TaskPanic || s.cut
+}
+
+// carriedBy has another carrier carry the session; nil is a goroutine. It reports
+// false if the session was stopped before: then whoever carried it ends it.
+func (s *session) carriedBy(c carrier) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return false
+	}
+	s.carrier = c
+	return true
 }
 
 // abort makes the close of a TCP connection a reset.
@@ -230,12 +263,23 @@ func abort(c net.Conn) {
 	}
 }
 
-// finish closes what is open, counts the outcome and gives the lease back. It
-// is deferred by whoever runs the session, and contains a panic in it.
+// release is the end of a carrier, before finish: from here nobody interrupts it.
+// It reports whether the streams end short of their whole.
+func (s *session) release() (cut bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.carrier, s.stopped = nil, true
+	s.cancel()
+	return s.isCut()
+}
+
+// finish closes what is open, counts the outcome and gives the lease back. A
+// goroutine that carries the session defers it: it contains a panic.
 func (s *session) finish() {
 	if p := recover(); p != nil {
 		s.panicked(p)
 	}
+	defer s.server.running.Done()
 	s.stop(ClientClosed)
 	s.wire.drop()
 	s.lease.Release()
@@ -286,6 +330,23 @@ func streamEnd(err error) Reason {
 }
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// peerOf is the address of a connection's peer; a socket of an event loop tells it
+// without an allocation.
+func peerOf(c net.Conn) netip.AddrPort {
+	if c, ok := c.(interface{ PeerAddrPort() netip.AddrPort }); ok {
+		return c.PeerAddrPort()
+	}
+	return addrPort(c.RemoteAddr())
+}
+
+// localOf is the address of this end of a connection.
+func localOf(c net.Conn) netip.AddrPort {
+	if c, ok := c.(interface{ LocalAddrPort() netip.AddrPort }); ok {
+		return c.LocalAddrPort()
+	}
+	return addrPort(c.LocalAddr())
+}
 
 // addrPort is the address of a TCP socket, or the zero AddrPort.
 func addrPort(a net.Addr) netip.AddrPort {

@@ -21,12 +21,19 @@ const bufferSize = 32 << 10
 // a net.Conn does; afterwards it answers errWouldBlock when the buffer is
 // empty, so that nothing is held while a connection is idle: fill waits.
 //
+// What is written goes to the socket, or is gathered for whoever writes it: what
+// an event loop does with one turn's records, and with the tickets at the end of
+// a handshake.
+//
 // Owned by the goroutine that reads; Write is called by the goroutine that
 // holds crypto/tls's write lock.
 type wire struct {
 	*socket.Socket
 	stats    *stats
 	patience time.Duration // of writes, once settled
+
+	gather *[]byte // where writes go; nil: to the socket
+	flight []byte  // gathered in the handshake
 
 	ahead   []byte // bytes read from the socket and not taken yet
 	readErr error  // how the client's stream ended, kept for the reader
@@ -87,9 +94,23 @@ func (w *wire) Read(p []byte) (int, error) {
 		}
 		return 0, errWouldBlock
 	}
+	if err := w.depart(); err != nil {
+		return 0, err
+	}
 	n, err := w.Socket.Read(p)
 	w.stats.bytesIn.Add(uint64(n))
 	return n, err
+}
+
+// depart writes what the handshake has gathered.
+func (w *wire) depart() error {
+	if len(w.flight) == 0 {
+		return nil
+	}
+	n, err := w.Socket.Write(w.flight)
+	w.stats.bytesOut.Add(uint64(n))
+	w.flight = w.flight[:0]
+	return err
 }
 
 // drop forgets what was read ahead and gives its buffer back.
@@ -103,6 +124,9 @@ func (w *wire) drop() {
 // written: what the client took ends at an unknown byte.
 func (w *wire) Write(p []byte) (n int, err error) {
 	switch {
+	case w.gather != nil:
+		*w.gather = append(*w.gather, p...)
+		return len(p), nil
 	case w.stalled.Load():
 		return 0, socket.ErrStalled
 	case !w.settled.Load():

@@ -31,6 +31,7 @@ type Conn struct {
 	reset         bool   // the peer called Reset
 	writing       bool   // a Write has its turn; the bytes of two are never mixed
 	abort         bool   // SetLinger(0): Close is Reset
+	notify        func() // what Notify was given; nil after Close
 	readDeadline  deadline
 	writeDeadline deadline
 }
@@ -65,24 +66,41 @@ func (c *Conn) Read(p []byte) (int, error) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
 	for {
-		switch {
-		case c.closed:
-			return 0, c.fault("read", net.ErrClosed)
-		case len(p) == 0:
-			return 0, nil
-		case c.readDeadline.over():
+		if !c.closed && len(p) > 0 && c.readDeadline.over() {
 			return 0, c.fault("read", os.ErrDeadlineExceeded)
-		case c.reset:
-			return 0, c.fault("read", syscall.ECONNRESET)
-		case c.in.len() > 0:
-			n := c.in.take(p)
-			c.link.changed.Broadcast()
-			return n, nil
-		case c.peer.ended || c.peer.closed:
-			return 0, io.EOF
 		}
-		c.link.changed.Wait()
+		n, err := c.readNow(p)
+		switch err {
+		case nil, io.EOF:
+			return n, err
+		case syscall.EAGAIN:
+			c.link.changed.Wait()
+		default:
+			return n, c.fault("read", err)
+		}
 	}
+}
+
+// readNow reads what is there, or says why nothing can be read, with
+// syscall.EAGAIN if only because nothing has come. It is called with the lock
+// held, and lets go of it if it has read.
+func (c *Conn) readNow(p []byte) (int, error) {
+	switch {
+	case c.closed:
+		return 0, net.ErrClosed
+	case len(p) == 0:
+		return 0, nil
+	case c.reset:
+		return 0, syscall.ECONNRESET
+	case c.in.len() > 0:
+		n := c.in.take(p)
+		c.link.changed.Broadcast()
+		c.peer.tell()
+		return n, nil
+	case c.peer.ended || c.peer.closed:
+		return 0, io.EOF
+	}
+	return 0, syscall.EAGAIN
 }
 
 // Write returns once all of p is in the buffer towards the peer.
@@ -99,30 +117,40 @@ func (c *Conn) Write(p []byte) (int, error) {
 	defer func() {
 		c.writing = false
 		c.link.changed.Broadcast()
+		c.tell() // a TryWrite may have been turned away meanwhile
 	}()
 	n := 0
 	for {
 		if err := c.refusesWrite(); err != nil {
 			return n, c.fault("write", err)
 		}
-		if taken := c.peer.in.add(p[n:]); taken > 0 {
-			n += taken
+		taken := c.peer.in.add(p[n:])
+		if n += taken; taken > 0 {
 			c.link.changed.Broadcast()
+			c.peer.tell()
 		}
 		if n == len(p) {
 			return n, nil
 		}
-		c.link.changed.Wait()
+		if taken == 0 { // else the lock was let go: what to wait for may be there
+			c.link.changed.Wait()
+		}
 	}
 }
 
-// refusesWrite says why nothing can be written, or nil.
+// refusesWrite says why Write may write nothing, or nil.
 func (c *Conn) refusesWrite() error {
+	if !c.closed && c.writeDeadline.over() {
+		return os.ErrDeadlineExceeded
+	}
+	return c.cannotWrite()
+}
+
+// cannotWrite says why nothing can be written at all, or nil.
+func (c *Conn) cannotWrite() error {
 	switch {
 	case c.closed:
 		return net.ErrClosed
-	case c.writeDeadline.over():
-		return os.ErrDeadlineExceeded
 	case c.reset:
 		return syscall.ECONNRESET
 	case c.ended:
@@ -145,6 +173,8 @@ func (c *Conn) CloseWrite() error {
 	}
 	c.ended = true
 	c.link.changed.Broadcast()
+	c.peer.tell()
+	c.tell() // a write that would have waited fails
 	return nil
 }
 
@@ -171,9 +201,11 @@ func (c *Conn) Reset() {
 	}
 }
 
-// shut closes this end. It is called with the lock held, once.
+// shut closes this end. It is called with the lock held, once, and lets go of it
+// in the end.
 func (c *Conn) shut(reset bool) {
 	c.closed = true
+	c.notify = nil
 	c.in = buffer{}
 	if reset {
 		c.peer.reset = true
@@ -182,6 +214,7 @@ func (c *Conn) shut(reset bool) {
 	c.readDeadline.clear()
 	c.writeDeadline.clear()
 	c.link.changed.Broadcast()
+	c.peer.tell()
 }
 
 // SetLinger is net.TCPConn's as far as it can be told apart here: with 0, Close

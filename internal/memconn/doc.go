@@ -7,6 +7,10 @@
 // Errors are those of the net package: *net.OpError around net.ErrClosed,
 // os.ErrDeadlineExceeded or an *os.SyscallError, and io.EOF bare.
 //
+// For an event loop, TryRead, TryWrite and Notify are what read, write and epoll
+// are on a non-blocking descriptor; their errors are bare. Who waits in a loop of
+// its own does so where it is told, and a bubble sees that as it sees the rest.
+//
 // Four things differ from Linux, each for the sake of tests that come out the
 // same every time:
 //

@@ -90,7 +90,7 @@ func (o Options) control(network, _ string, raw syscall.RawConn) error {
 		return nil
 	}
 	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = o.set(int(fd)) }); err != nil {
+	if err := raw.Control(func(fd uintptr) { failed = o.Set(int(fd)) }); err != nil {
 		return err
 	}
 	if failed != nil {

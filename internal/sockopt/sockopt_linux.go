@@ -20,7 +20,8 @@ const keepAlive = time.Duration(-1)
 
 var keepAliveConfig net.KeepAliveConfig
 
-func (o Options) set(fd int) error {
+// Set sets a TCP socket that will connect or listen.
+func (o Options) Set(fd int) error {
 	for _, opt := range []struct{ level, name, value int }{
 		{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1},
 		{syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, int(keepIdle / time.Second)},

@@ -13,7 +13,8 @@ const keepAlive = time.Duration(0)
 
 var keepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: keepIdle, Interval: keepInterval, Count: keepProbes}
 
-func (o Options) set(int) error { return nil }
+// Set leaves a socket as it is: the net package sets keepalive here.
+func (o Options) Set(int) error { return nil }
 
 // BindSource is for Linux alone, which can bind an address and leave the port open.
 func BindSource(int, netip.Addr) error {

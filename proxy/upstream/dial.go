@@ -8,6 +8,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"relayedge/internal/sockopt"
 )
 
 // leastAttempt is what one address gets at least of connect_timeout_secs, as
@@ -71,10 +73,21 @@ func (l *Link) lose() {
 	}
 }
 
+// Connector makes the sockets of a dial in the place of the net package.
+type Connector interface {
+	// Connect is a DialFunc that is given the options of the socket.
+	Connect(ctx context.Context, sockets sockopt.Options, network, address string) (net.Conn, error)
+	// Adopt takes over a connection that the net package had to make.
+	Adopt(net.Conn) (net.Conn, error)
+}
+
 // Dial connects to one of the addresses. Its error is one of the package's, with
 // the causes: what it was at any of the addresses, and of several ErrDescriptors
 // before ErrLocalPorts before ErrTimeout.
-func (u *Upstream) Dial(caller context.Context) (*Link, error) {
+func (u *Upstream) Dial(caller context.Context) (*Link, error) { return u.DialBy(caller, nil) }
+
+// DialBy is Dial with a caller's own sockets; nil: the net package's.
+func (u *Upstream) DialBy(caller context.Context, connect Connector) (*Link, error) {
 	ctx, cancel := context.WithTimeout(caller, time.Duration(u.Config().ConnectTimeoutSecs)*time.Second)
 	defer cancel()
 	var tried []*address
@@ -88,7 +101,7 @@ func (u *Upstream) Dial(caller context.Context) (*Link, error) {
 			break
 		}
 		tried = append(tried, a)
-		link, err := u.try(ctx, a, left)
+		link, err := u.try(ctx, a, left, connect)
 		if err == nil {
 			return link, nil
 		}
@@ -149,8 +162,8 @@ func (u *Upstream) better(a, b *address) bool {
 
 // try dials a chosen address within its part of the time, and turns the dial's
 // count into the connection's.
-func (u *Upstream) try(ctx context.Context, a *address, left int) (*Link, error) {
-	conn, err := u.attempt(ctx, a, left)
+func (u *Upstream) try(ctx context.Context, a *address, left int, connect Connector) (*Link, error) {
+	conn, err := u.attempt(ctx, a, left, connect)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	a.dialling--
@@ -163,7 +176,7 @@ func (u *Upstream) try(ctx context.Context, a *address, left int) (*Link, error)
 	return link, nil
 }
 
-func (u *Upstream) attempt(ctx context.Context, a *address, left int) (net.Conn, error) {
+func (u *Upstream) attempt(ctx context.Context, a *address, left int, connect Connector) (net.Conn, error) {
 	if end, ok := ctx.Deadline(); ok && left > 1 {
 		rest := time.Until(end)
 		if part := max(rest/time.Duration(left), leastAttempt); part < rest {
@@ -172,14 +185,14 @@ func (u *Upstream) attempt(ctx context.Context, a *address, left int) (net.Conn,
 			defer cancel()
 		}
 	}
-	return u.connect(ctx, a)
+	return u.connect(ctx, a, connect)
 }
 
 // connect dials one address. Names are resolved within ctx.
-func (u *Upstream) connect(ctx context.Context, a *address) (net.Conn, error) {
+func (u *Upstream) connect(ctx context.Context, a *address, connect Connector) (net.Conn, error) {
 	s := u.settings.Load()
 	for {
-		conn, err := u.connectOnce(ctx, s, a)
+		conn, err := u.connectOnce(ctx, s, a, connect)
 		if err == nil || a.target.Network != "unix" || !errors.Is(err, syscall.EAGAIN) {
 			return conn, err
 		}
@@ -191,12 +204,18 @@ func (u *Upstream) connect(ctx context.Context, a *address) (net.Conn, error) {
 	}
 }
 
-func (u *Upstream) connectOnce(ctx context.Context, s *settings, a *address) (net.Conn, error) {
+func (u *Upstream) connectOnce(ctx context.Context, s *settings, a *address, connect Connector) (net.Conn, error) {
 	switch {
 	case u.standIn != nil:
 		return u.standIn(ctx, a.target.Network, a.target.Address)
 	case s.sources != nil && a.target.Network == "tcp":
-		return s.sources.dial(ctx, s.sockets, a.target.Network, a.target.Address)
+		conn, err := s.sources.dial(ctx, s.sockets, a.target.Network, a.target.Address)
+		if err == nil && connect != nil {
+			return connect.Adopt(conn)
+		}
+		return conn, err
+	case connect != nil:
+		return connect.Connect(ctx, s.sockets, a.target.Network, a.target.Address)
 	}
 	return s.sockets.Dialer().DialContext(ctx, a.target.Network, a.target.Address)
 }

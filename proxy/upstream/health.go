@@ -72,7 +72,7 @@ func (u *Upstream) check(ctx context.Context, a *address) {
 	cfg := u.Config()
 	dial, cancel := context.WithTimeout(ctx, time.Duration(cfg.ConnectTimeoutSecs)*time.Second)
 	defer cancel()
-	conn, err := u.connect(dial, a)
+	conn, err := u.connect(dial, a, nil)
 	if err == nil {
 		defer conn.Close()
 		err = greet(conn, cfg.ClientAddress)

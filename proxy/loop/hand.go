@@ -1,0 +1,32 @@
+package loop
+
+import "fmt"
+
+// Hand gives a connection to a handler, which is told at least once, soon. Whoever
+// had the connection must not read or write it any longer, and a goroutine that
+// waits in it must have returned. It may be called from any goroutine.
+func (l *Loop) Hand(c Stream, h Handler) error {
+	switch c := c.(type) {
+	case watchable:
+		return c.hand(l, h)
+	case Notifier:
+		l.handNotifier(c, h)
+		return nil
+	}
+	return fmt.Errorf("a loop cannot watch a %T", c)
+}
+
+// Watches reports whether the loop can watch a connection.
+func (l *Loop) Watches(c any) bool {
+	if _, memory := l.park.(*channelParker); memory {
+		_, ok := c.(Notifier)
+		return ok
+	}
+	_, ok := c.(watchable)
+	return ok
+}
+
+// watchable is a connection of the kernel's.
+type watchable interface {
+	hand(l *Loop, h Handler) error
+}
