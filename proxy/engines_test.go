@@ -8,7 +8,14 @@ import (
 )
 
 // testedEngines are the engines that every test of the edge's behaviour runs on.
-var testedEngines = []string{"stream"}
+var testedEngines = allEngines()
+
+func allEngines() []string {
+	if loopsWork {
+		return []string{"stream", "loop"}
+	}
+	return []string{"stream"}
+}
 
 const engineMark = "engine="
 

@@ -109,7 +109,7 @@ func (c *throng) serve(conn net.Conn) {
 	if err != nil {
 		return
 	}
-	var peer side
+	var peer party
 	peer.raw = conn
 	peer.Conn = unshifted{conn, io.MultiReader(bytes.NewReader(rest), conn)}
 	first := make([]byte, 1)
@@ -222,16 +222,16 @@ func (v visitor) anyFront() string {
 }
 
 // secure shakes hands, if there is a config to do it with.
-func (v visitor) secure(front string, raw net.Conn, cfg *tls.Config) (side, error) {
+func (v visitor) secure(front string, raw net.Conn, cfg *tls.Config) (party, error) {
 	if cfg == nil {
-		return side{Conn: raw, raw: raw}, nil
+		return party{Conn: raw, raw: raw}, nil
 	}
 	conn := tls.Client(raw, cfg)
 	err := conn.Handshake()
 	if err != nil {
 		err = fmt.Errorf("handshake: %w", err)
 	}
-	return side{conn, raw, front == "passthrough"}, err
+	return party{conn, raw, front == "passthrough"}, err
 }
 
 func (v visitor) echo(front string, cfg *tls.Config, n int) error {
@@ -248,7 +248,7 @@ func (v visitor) echo(front string, cfg *tls.Config, n int) error {
 }
 
 // exchange has n bytes echoed, ends the stream and awaits the relay's end.
-func (v visitor) exchange(conn side, n int) error {
+func (v visitor) exchange(conn party, n int) error {
 	sent := make([]byte, n)
 	for i := range sent {
 		sent[i] = byte(v.rng.Uint32())
@@ -312,7 +312,7 @@ func (v visitor) leave(front string, p []byte, reset bool) error {
 		return err
 	}
 	if _, ok := raw.(*net.TCPConn); ok && reset {
-		side{raw: raw}.reset()
+		party{raw: raw}.reset()
 	}
 	return nil
 }
@@ -457,7 +457,7 @@ func (v visitor) cutAnywhere() error {
 		func(c net.Conn) { c.(interface{ CloseWrite() error }).CloseWrite(); io.Copy(io.Discard, c); c.Close() },
 	}
 	if _, ok := raw.(*net.TCPConn); ok {
-		ends = append(ends, func(c net.Conn) { side{raw: c}.reset() })
+		ends = append(ends, func(c net.Conn) { party{raw: c}.reset() })
 	}
 	limited := &severed{Conn: raw, left: v.rng.IntN(6000), end: ends[v.rng.IntN(len(ends))]}
 	conn, err := v.secure(front, limited, cfg)
