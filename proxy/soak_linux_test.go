@@ -3,7 +3,6 @@ package proxy
 import (
 	"os"
 	"runtime"
-	"strconv"
 	"testing"
 	"time"
 
@@ -22,20 +21,6 @@ const (
 	soakShort    = 5000
 	soakAtOnce   = 64
 )
-
-// fromEnvironment is a number of the environment's, or the other.
-func fromEnvironment(t *testing.T, name string, other uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return other
-	}
-	n, err := strconv.ParseUint(text, 10, 63)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
 
 // openDescriptors counts those of the process.
 func openDescriptors(t *testing.T) int {
