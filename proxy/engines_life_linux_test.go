@@ -10,7 +10,7 @@ import (
 	"relayedge/proxy/upstream"
 )
 
-func talk(t *testing.T, client, relay side) {
+func talk(t *testing.T, client, relay party) {
 	t.Helper()
 	mustWrite(t, client, []byte("to the relay"))
 	wantRead(t, relay, []byte("to the relay"))

@@ -42,7 +42,7 @@ func TestRelaySpeaksFirst(t *testing.T) {
 }
 
 // wantHeader checks what the relay was told of the client.
-func (e *kernelEdge) wantHeader(h proxyheader.Header, client side) {
+func (e *kernelEdge) wantHeader(h proxyheader.Header, client party) {
 	e.t.Helper()
 	if e.way.out == "none" {
 		return
@@ -108,7 +108,14 @@ func TestRelayEndsFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantRead(t, client, []byte("greeting"))
-		client.wantStreamEnd(t) // crypto/tls tells a FIN from a close_notify
+		client.wantStreamEnd(t)
+		if w.ended() { // crypto/tls does not tell a FIN between records from a close_notify
+			client.raw.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+			if n, err := client.raw.Read(make([]byte, 1)); !isTimeout(err) {
+				t.Errorf("the client's socket reads %d bytes, %v; want close_notify alone", n, err)
+			}
+			client.raw.SetReadDeadline(time.Now().Add(patience))
+		}
 		for range 5 {
 			mustWrite(t, client, []byte("more"))
 			wantRead(t, relay, []byte("more"))
@@ -147,7 +154,7 @@ func TestFINWithoutCloseNotify(t *testing.T) {
 			e := newKernelEdge(t, w, nil)
 			client, relay := e.pair()
 			mustWrite(t, client, []byte("request"))
-			side{Conn: client.raw, raw: client.raw}.CloseWrite()
+			party{Conn: client.raw, raw: client.raw}.CloseWrite()
 			wantRead(t, relay, []byte("request"))
 			relay.wantStreamEnd(t)
 			mustWrite(t, relay, []byte("answer"))
@@ -162,7 +169,7 @@ func TestFINWithoutCloseNotify(t *testing.T) {
 			e := newKernelEdge(t, w, nil)
 			client, relay := e.pair()
 			mustWrite(t, client.raw, []byte{23, 3, 3, 1, 0, 42})
-			side{Conn: client.raw, raw: client.raw}.CloseWrite()
+			party{Conn: client.raw, raw: client.raw}.CloseWrite()
 			relay.wantStreamEnd(t)
 			e.wantEnd(ClientClosed)
 		})
@@ -197,7 +204,7 @@ func TestMuchBothWays(t *testing.T) {
 	onWays(t, nil, func(t *testing.T, w way) {
 		e := newKernelEdge(t, w, nil)
 		client, relay := e.pair()
-		send := func(s side, seed byte) func() {
+		send := func(s party, seed byte) func() {
 			return func() {
 				source, p := rand.NewChaCha8([32]byte{seed}), make([]byte, 100_003)
 				for left := size; left > 0; {
@@ -214,7 +221,7 @@ func TestMuchBothWays(t *testing.T) {
 				}
 			}
 		}
-		receive := func(s side, seed byte) func() {
+		receive := func(s party, seed byte) func() {
 			return func() {
 				got, want := sha256.New(), sha256.New()
 				n, err := io.Copy(got, s)
@@ -265,28 +272,28 @@ func TestThrottle(t *testing.T) {
 // Whoever is silent for too long ends for the rule that says so, and not before.
 func TestSilentPairs(t *testing.T) {
 	const life = 300 * time.Millisecond
-	hello := func(t *testing.T, from, to side) {
+	hello := func(t *testing.T, from, to party) {
 		mustWrite(t, from, []byte("hello"))
 		wantRead(t, to, []byte("hello"))
 	}
 	for _, row := range []struct {
 		name  string
 		times func(*times)
-		quiet func(t *testing.T, client, relay side) // what comes before the silence
+		quiet func(t *testing.T, client, relay party) // what comes before the silence
 		want  Reason
 	}{
-		{"idle", func(q *times) { q.idle = life }, func(t *testing.T, client, relay side) { hello(t, client, relay) }, IdleTimeout},
-		{"idle, of both", func(q *times) { q.idle, q.idleCountsBoth = life, true }, func(t *testing.T, client, relay side) {
+		{"idle", func(q *times) { q.idle = life }, func(t *testing.T, client, relay party) { hello(t, client, relay) }, IdleTimeout},
+		{"idle, of both", func(q *times) { q.idle, q.idleCountsBoth = life, true }, func(t *testing.T, client, relay party) {
 			hello(t, client, relay)
 			hello(t, relay, client)
 		}, IdleTimeout},
-		{"first byte", func(q *times) { q.firstByte = life }, func(t *testing.T, client, relay side) { hello(t, relay, client) }, FirstByteTimeout},
-		{"half-closed by the client", func(q *times) { q.halfClose = life }, func(t *testing.T, client, relay side) {
+		{"first byte", func(q *times) { q.firstByte = life }, func(t *testing.T, client, relay party) { hello(t, relay, client) }, FirstByteTimeout},
+		{"half-closed by the client", func(q *times) { q.halfClose = life }, func(t *testing.T, client, relay party) {
 			hello(t, client, relay)
 			client.CloseWrite()
 			relay.wantStreamEnd(t)
 		}, HalfCloseTimeout},
-		{"half-closed by the relay", func(q *times) { q.halfClose = life }, func(t *testing.T, client, relay side) {
+		{"half-closed by the relay", func(q *times) { q.halfClose = life }, func(t *testing.T, client, relay party) {
 			relay.CloseWrite()
 			client.wantStreamEnd(t)
 		}, HalfCloseTimeout},
@@ -382,7 +389,7 @@ func TestHeadersThatAreNone(t *testing.T) {
 		{"another protocol", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("GET / HTTP/1.1\r\n\r\n")) }, ProxyHeader},
 		{"an end at once", func(t *testing.T, raw net.Conn) { raw.Close() }, ClientClosed},
 		{"an end inside", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("PROXY TC")); raw.Close() }, ProxyHeader},
-		{"a reset inside", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("PROXY TC")); side{raw: raw}.reset() }, Reset},
+		{"a reset inside", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("PROXY TC")); party{raw: raw}.reset() }, Reset},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			onWays(t, among(behind), func(t *testing.T, w way) {
@@ -516,7 +523,7 @@ func TestHandshakesThatAreNone(t *testing.T) {
 				case "close":
 					raw.Close()
 				case "reset":
-					side{raw: raw}.reset()
+					party{raw: raw}.reset()
 				default:
 					got, err := io.ReadAll(raw)
 					if err != nil && !errors.Is(err, syscall.ECONNRESET) {

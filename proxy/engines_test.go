@@ -9,12 +9,14 @@ import (
 )
 
 // testedEngines are the engines that every test of the edge's behaviour runs on.
-var testedEngines = func() []string {
+var testedEngines = allEngines()
+
+func allEngines() []string {
 	if loopsWork {
 		return []string{"stream", "loop"}
 	}
 	return []string{"stream"}
-}()
+}
 
 // timerGrain is how late a limit may come: an event loop's timers go by the
 // millisecond, and are never early.

@@ -206,7 +206,7 @@ func TestFloodOfRefused(t *testing.T) {
 					c.limits.MaxConnections, c.limits.MaxHandshakes = inside, inside
 					c.listener.RefuseWith = with
 				})
-				type pair struct{ client, relay side }
+				type pair struct{ client, relay party }
 				var open []pair
 				for range inside {
 					client, relay := e.pair()

@@ -80,6 +80,7 @@ type kernelConfig struct {
 	Config
 	listener *ListenerConfig
 	limits   *Limits
+	more     []Listener // beside that of the way
 	// times shortens what the policy counts in whole seconds.
 	times func(*times)
 }
@@ -153,13 +154,15 @@ func newKernelEdge(t *testing.T, w way, change func(*kernelConfig)) *kernelEdge 
 	if change != nil {
 		change(&cfg)
 	}
-	cfg.Limits, cfg.Listeners = limits, []Listener{{ListenerConfig: listener, Socket: e.front}}
+	cfg.Limits, cfg.Listeners = limits, append([]Listener{{ListenerConfig: listener, Socket: e.front}}, cfg.more...)
 	e.config = cfg.Config
 	server, err := New(e.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.times(server.listeners[0].terms.Load().times)
+	for _, l := range server.listeners {
+		cfg.times(l.terms.Load().times)
+	}
 	e.server = server
 	ctx, cancel := context.WithCancel(context.Background())
 	e.stop = cancel
@@ -192,9 +195,9 @@ func (e *kernelEdge) end() {
 	e.wantNothingHeld()
 }
 
-// side is one end of a pair, as its protocol has it: through TLS, if it speaks
+// party is one end of a pair, as its protocol has it: through TLS, if it speaks
 // that itself.
-type side struct {
+type party struct {
 	net.Conn          // what is read from and written to
 	raw      net.Conn // its socket
 	through  bool     // its TLS goes through the edge, which sees the socket's end alone
@@ -202,7 +205,7 @@ type side struct {
 
 // CloseWrite ends this side's stream: with close_notify where there is TLS, and
 // with a FIN where that is what the edge sees.
-func (s side) CloseWrite() error {
+func (s party) CloseWrite() error {
 	if secure, ok := s.Conn.(*tls.Conn); ok {
 		if err := secure.CloseWrite(); err != nil || !s.through {
 			return err
@@ -213,7 +216,7 @@ func (s side) CloseWrite() error {
 
 // wantStreamEnd checks that the other side's stream has ended in order, and
 // without a further byte: where TLS goes through the edge, its socket's too.
-func (s side) wantStreamEnd(t *testing.T) {
+func (s party) wantStreamEnd(t *testing.T) {
 	t.Helper()
 	wantEOF(t, s)
 	if s.through {
@@ -222,7 +225,7 @@ func (s side) wantStreamEnd(t *testing.T) {
 }
 
 // reset closes the socket by a RST.
-func (s side) reset() {
+func (s party) reset() {
 	s.raw.(interface{ SetLinger(int) error }).SetLinger(0)
 	s.raw.Close()
 }
@@ -310,14 +313,14 @@ func (u unshifted) SetLinger(n int) error {
 }
 
 // pair connects a client through to the relay, as its way has it.
-func (e *kernelEdge) pair() (client, relay side) {
+func (e *kernelEdge) pair() (client, relay party) {
 	e.t.Helper()
 	client, relay, _ = e.introduced()
 	return client, relay
 }
 
 // introduced is pair, and the header that the relay got.
-func (e *kernelEdge) introduced() (client, relay side, h proxyheader.Header) {
+func (e *kernelEdge) introduced() (client, relay party, h proxyheader.Header) {
 	e.t.Helper()
 	raw := e.dial()
 	mustWrite(e.t, raw, e.way.introduction())
@@ -325,16 +328,16 @@ func (e *kernelEdge) introduced() (client, relay side, h proxyheader.Header) {
 }
 
 // pairOf is introduced for a client that is connected.
-func (e *kernelEdge) pairOf(raw net.Conn) (client, relay side, h proxyheader.Header) {
+func (e *kernelEdge) pairOf(raw net.Conn) (client, relay party, h proxyheader.Header) {
 	e.t.Helper()
 	switch {
 	case e.way.ended():
-		client = side{Conn: e.handshake(raw, e.way.clientConfig()), raw: raw}
+		client = party{Conn: e.handshake(raw, e.way.clientConfig()), raw: raw}
 		c, h := e.accept()
-		return client, side{Conn: c, raw: c}, h
+		return client, party{Conn: c, raw: c}, h
 	case e.way.tls == "none":
 		c, h := e.accept()
-		return side{Conn: raw, raw: raw}, side{Conn: c, raw: c}, h
+		return party{Conn: raw, raw: raw}, party{Conn: c, raw: c}, h
 	}
 	secure := tls.Client(raw, e.way.clientConfig())
 	done := make(chan error, 1)
@@ -344,7 +347,7 @@ func (e *kernelEdge) pairOf(raw net.Conn) (client, relay side, h proxyheader.Hea
 	if err := cmp.Or(server.Handshake(), <-done); err != nil {
 		e.t.Fatalf("handshake through the edge: %v", err)
 	}
-	return side{secure, raw, true}, side{server, c, true}, h
+	return party{secure, raw, true}, party{server, c, true}, h
 }
 
 // waitFor waits until the condition holds.

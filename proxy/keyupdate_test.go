@@ -160,10 +160,14 @@ func (r *rekeyer) update() []byte {
 func (r *rekeyer) data(p string) []byte { return r.record([]byte(p), 23) }
 
 // Read returns the data of one record, which has to fit into p. Tickets are
-// passed over, and the edge's keys renewed as it says.
+// passed over, and the edge's keys renewed as it says. The end is io.EOF if it
+// came with close_notify, and io.ErrUnexpectedEOF otherwise.
 func (r *rekeyer) Read(p []byte) (int, error) {
 	for {
 		record, err := readRecord(r.raw)
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
 		if err != nil {
 			return 0, err
 		}

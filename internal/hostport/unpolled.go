@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // listener is a TCP listener that can be taken out of the runtime's poller.
@@ -101,6 +102,16 @@ func (l *listener) Close() error {
 		return l.polled.Close()
 	}
 	return os.NewSyscallError("close", syscall.Close(l.fd))
+}
+
+// SetDeadline ends waits of Accept, as that of a net.TCPListener does.
+func (l *listener) SetDeadline(t time.Time) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.polled == nil {
+		return errUnpolled
+	}
+	return l.polled.SetDeadline(t)
 }
 
 func (l *listener) Addr() net.Addr { return l.address }

@@ -3,8 +3,10 @@ package hostport
 import (
 	"errors"
 	"net"
+	"os"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // listenTwice gives a listener that the runtime polls, and one that it does not.
@@ -100,6 +102,19 @@ func TestListenerCloseWakes(t *testing.T) {
 	ln.Close()
 	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept: %v", err)
+	}
+}
+
+func TestListenerDeadline(t *testing.T) {
+	both := listenTwice(t)
+	if err := both["polled"].SetDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := both["polled"].Accept(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("Accept: %v", err)
+	}
+	if err := both["unpolled"].SetDeadline(time.Unix(1, 0)); !errors.Is(err, errUnpolled) {
+		t.Errorf("out of the poller: %v", err)
 	}
 }
 
