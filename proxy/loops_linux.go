@@ -52,8 +52,12 @@ func (c connector) Connect(ctx context.Context, sockets sockopt.Options, network
 	if network == "unix" {
 		return c.loop.Dial(ctx, network, address, nil)
 	}
-	if _, err := netip.ParseAddrPort(address); err == nil {
-		return c.loop.Dial(ctx, network, address, sockets.Set)
+	if to, err := netip.ParseAddrPort(address); err == nil {
+		prepare := sockets.Set
+		if to.Addr().Unmap().IsLoopback() {
+			prepare = sockets.SetNear
+		}
+		return c.loop.Dial(ctx, network, address, prepare)
 	}
 	conn, err := sockets.Dialer().DialContext(ctx, network, address)
 	if err != nil {

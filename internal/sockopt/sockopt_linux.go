@@ -20,18 +20,34 @@ const keepAlive = time.Duration(-1)
 
 var keepAliveConfig net.KeepAliveConfig
 
+// setting is one option of a socket.
+type setting struct{ level, name, value int }
+
 // Set sets a TCP socket that will connect or listen.
 func (o Options) Set(fd int) error {
-	for _, opt := range []struct{ level, name, value int }{
+	return set(fd, append([]setting{
 		{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1},
 		{syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, int(keepIdle / time.Second)},
 		{syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, int(keepInterval / time.Second)},
 		{syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, keepProbes},
 		{syscall.IPPROTO_TCP, tcpUserTimeout, int(o.userTimeout() / time.Millisecond)},
+	}, o.near()...))
+}
+
+// SetNear is Set for a socket that connects to this machine, whose other end
+// cannot go without a word: that is for the kernel to tell.
+func (o Options) SetNear(fd int) error { return set(fd, o.near()) }
+
+func (o Options) near() []setting {
+	return []setting{
 		{syscall.SOL_SOCKET, syscall.SO_RCVBUF, o.buffer()},
 		{syscall.SOL_SOCKET, syscall.SO_SNDBUF, o.buffer()},
 		{syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1}, // for engines that accept by themselves
-	} {
+	}
+}
+
+func set(fd int, options []setting) error {
+	for _, opt := range options {
 		err := syscall.SetsockoptInt(fd, opt.level, opt.name, opt.value)
 		// A socket that was handed over may be one of Multipath TCP, which lacks some.
 		if err != nil && err != syscall.ENOPROTOOPT {

@@ -158,3 +158,28 @@ func TestBindSource(t *testing.T) {
 		t.Errorf("IP_BIND_ADDRESS_NO_PORT is %d", got)
 	}
 }
+
+// A socket to this machine has bounded buffers and no delay, and no probes.
+func TestSetNear(t *testing.T) {
+	const buffer = 64 << 10
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	dialler := &net.Dialer{KeepAlive: -1, Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		raw.Control(func(fd uintptr) { err = Options{BufferBytes: buffer}.SetNear(int(fd)) })
+		return err
+	}}
+	dialled, _ := connect(t, dialler, ln)
+	for name, row := range map[string]struct{ level, option, want int }{
+		"SO_KEEPALIVE": {syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 0},
+		"TCP_NODELAY":  {syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1},
+		"SO_RCVBUF":    {syscall.SOL_SOCKET, syscall.SO_RCVBUF, 2 * buffer},
+		"SO_SNDBUF":    {syscall.SOL_SOCKET, syscall.SO_SNDBUF, 2 * buffer},
+	} {
+		if got := option(t, dialled, row.level, row.option); got != row.want {
+			t.Errorf("%s is %d, want %d", name, got, row.want)
+		}
+	}
+}
