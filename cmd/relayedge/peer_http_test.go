@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"testing"
 )
 
@@ -17,7 +18,7 @@ func TestHAProxyBehindUs(t *testing.T) {
 	peer(t, "haproxy")
 	address := loopback4(t)
 	haproxy(t, recipe(t, "HAProxy", "haproxy.cfg", "127.0.0.1:7777", address, "127.0.0.1:8000", tellingRealIP(t)), address)
-	testHTTPRelay(t, "HAProxy", address)
+	testHTTPRelay(t, "HAProxy", address, new(transcript))
 }
 
 func TestNginxBehindUs(t *testing.T) {
@@ -25,8 +26,9 @@ func TestNginxBehindUs(t *testing.T) {
 	peer(t, "nginx")
 	address := loopback4(t)
 	server := recipe(t, "nginx", "nginx.conf", "127.0.0.1:7777", address, "127.0.0.1:8000", tellingRealIP(t))
-	nginx(t, "http {"+httpPaths+server+"}\n", address)
-	testHTTPRelay(t, "nginx", address)
+	paths := strings.Replace(httpPaths, "access_log off", "access_log /dev/stdout", 1)
+	p := nginx(t, "http {"+paths+server+"}\n", address)
+	testHTTPRelay(t, "nginx", address, &p.stdout)
 }
 
 // tellingRealIP starts a service that answers what the relay in front of it has
@@ -39,7 +41,7 @@ func tellingRealIP(t testing.TB) string {
 	return service.Listener.Addr().String()
 }
 
-func testHTTPRelay(t *testing.T, section, address string) {
+func testHTTPRelay(t *testing.T, section, address string, log *transcript) {
 	t.Run("a health check", func(t *testing.T) {
 		probe(t, address)
 		probeAndReset(t, address)
@@ -48,6 +50,9 @@ func testHTTPRelay(t *testing.T, section, address string) {
 		wantRealIP(t, newDialogue(direct(t, address, largest(t, named))), named)
 	})
 	e := inFront(t, section, address)
+	t.Run("the page's commands", func(t *testing.T) {
+		e.showsOnConsole(t, section, "secure", log, "127.0.0.1:7777", address)
+	})
 	ask := func(t *testing.T, d *dialogue) {
 		wantRealIP(t, d, netip.MustParseAddrPort(d.LocalAddr().String()))
 	}

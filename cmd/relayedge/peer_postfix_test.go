@@ -30,6 +30,9 @@ func TestPostfixBehindUs(t *testing.T) {
 		p.logs(t, ` connect from unknown\[2001:db8::7\]:4711$`)
 	})
 	e := inFront(t, "Postfix", address)
+	t.Run("the page's commands", func(t *testing.T) {
+		e.showsOnConsole(t, "Postfix", "secure", &p.stdout, "127.0.0.1:10465", address)
+	})
 	logged := func(conn net.Conn) string {
 		host, port, _ := net.SplitHostPort(conn.LocalAddr().String())
 		return regexp.QuoteMeta("unknown[" + host + "]:" + port)
