@@ -74,7 +74,7 @@ func (e *edge) showsOnConsole(t *testing.T, section, listener string, log *trans
 			{"wss://relay.example.org", "wss://" + public}, {"https://relay.example.org", "https://" + public},
 			{"openssl s_client", "openssl s_client -bind " + clientAddress() + ":0"},
 			{"curl ", "curl -k --noproxy '*' --interface " + clientAddress() + " "}, {"relaycore try", "relaycore try --insecure"},
-			{"--max-time 5", "--max-time 20"}, {"timeout 5", "timeout 20"}, // a slow machine
+			{"--max-time 5", "--max-time 10"}, {"timeout 5", "timeout 10"}, // a slow machine
 		} {
 			command = strings.ReplaceAll(command, r[0], r[1])
 		}
