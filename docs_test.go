@@ -191,6 +191,37 @@ func TestCasesDocument(t *testing.T) {
 	}
 }
 
+// Every test that a document names exists somewhere, and so does every file of code.
+func TestNamedTestsAndFilesExist(t *testing.T) {
+	tests := testsByPackage(t)
+	anywhere := map[string]bool{}
+	for name := range tests {
+		anywhere[name[strings.LastIndexByte(name, '.')+1:]] = true
+	}
+	named, files := 0, 0
+	for _, file := range pages(t) {
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`\bTest[A-Z][A-Za-z0-9]+\b`).FindAllString(string(page), -1) {
+			named++
+			if !anywhere[m] {
+				t.Errorf("%s names %s, which is no test", file, m)
+			}
+		}
+		for _, m := range regexp.MustCompile("`([a-z0-9_]+/[a-z0-9_/]*[a-z0-9_]\\.(?:go|txtar))`").FindAllStringSubmatch(string(page), -1) {
+			files++
+			if _, err := os.Stat(m[1]); err != nil {
+				t.Errorf("%s names %s: %v", file, m[1], err)
+			}
+		}
+	}
+	if named < 200 || files < 5 {
+		t.Errorf("only %d tests and %d files are named", named, files)
+	}
+}
+
 // testsByPackage are all tests of this repository, as folder.TestName.
 func testsByPackage(t *testing.T) map[string]bool {
 	t.Helper()
