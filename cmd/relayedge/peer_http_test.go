@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -28,6 +29,14 @@ func TestNginxBehindUs(t *testing.T) {
 	server := recipe(t, "nginx", "nginx.conf", "127.0.0.1:7777", address, "127.0.0.1:8000", tellingRealIP(t))
 	paths := strings.Replace(httpPaths, "access_log off", "access_log /dev/stdout", 1)
 	p := nginx(t, "http {"+paths+server+"}\n", address)
+	t.Run("without a header", func(t *testing.T) {
+		if answer, _ := io.ReadAll(direct(t, address, []byte("GET / HTTP/1.0\r\n\r\n"))); len(answer) > 0 {
+			t.Errorf("it answers %q", answer)
+		}
+		if _, err := p.await(&p.stderr, regexp.MustCompile(`broken header: "GET / [^"]*" while reading PROXY protocol`)); err != nil {
+			t.Error(err)
+		}
+	})
 	testHTTPRelay(t, "nginx", address, &p.stdout)
 }
 
