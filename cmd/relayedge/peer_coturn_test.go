@@ -19,7 +19,7 @@ func TestCoturnBehindUs(t *testing.T) {
 	peer(t, "turnserver")
 	address := loopback4(t)
 	_, port, _ := net.SplitHostPort(address)
-	coturn(t, recipe(t, "coturn", "turnserver.conf", "5555", port), address)
+	server := coturn(t, recipe(t, "coturn", "turnserver.conf", "5555", port), address)
 
 	t.Run("a health check", func(t *testing.T) {
 		probe(t, address)
@@ -29,6 +29,9 @@ func TestCoturnBehindUs(t *testing.T) {
 		mapped(t, newDialogue(direct(t, address, largest(t, named))), named)
 	})
 	e := inFront(t, "coturn", address)
+	t.Run("the page's commands", func(t *testing.T) {
+		e.showsOnConsole(t, "coturn", "secure", &server.stdout, "127.0.0.1:5555", address)
+	})
 	ask := func(t *testing.T, d *dialogue) {
 		mapped(t, d, netip.MustParseAddrPort(d.LocalAddr().String()))
 	}
@@ -91,7 +94,7 @@ func xorMappedAddress(attributes, mask []byte) (netip.AddrPort, error) {
 }
 
 // coturn runs a TURN server with the lines given, and waits for the addresses.
-func coturn(t testing.TB, lines string, addresses ...string) {
+func coturn(t testing.TB, lines string, addresses ...string) *process {
 	t.Helper()
 	folder := t.TempDir()
 	config := lines + strings.ReplaceAll(`no-udp
@@ -108,4 +111,5 @@ realm=example.org
 	}
 	p := launch(t, exec.Command(peer(t, "turnserver"), "-c", file), "coturn")
 	p.awaitListening(t, addresses...)
+	return p
 }

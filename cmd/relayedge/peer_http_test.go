@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -17,7 +19,7 @@ func TestHAProxyBehindUs(t *testing.T) {
 	peer(t, "haproxy")
 	address := loopback4(t)
 	haproxy(t, recipe(t, "HAProxy", "haproxy.cfg", "127.0.0.1:7777", address, "127.0.0.1:8000", tellingRealIP(t)), address)
-	testHTTPRelay(t, "HAProxy", address)
+	testHTTPRelay(t, "HAProxy", address, new(transcript))
 }
 
 func TestNginxBehindUs(t *testing.T) {
@@ -25,8 +27,17 @@ func TestNginxBehindUs(t *testing.T) {
 	peer(t, "nginx")
 	address := loopback4(t)
 	server := recipe(t, "nginx", "nginx.conf", "127.0.0.1:7777", address, "127.0.0.1:8000", tellingRealIP(t))
-	nginx(t, "http {"+httpPaths+server+"}\n", address)
-	testHTTPRelay(t, "nginx", address)
+	paths := strings.Replace(httpPaths, "access_log off", "access_log /dev/stdout", 1)
+	p := nginx(t, "http {"+paths+server+"}\n", address)
+	t.Run("without a header", func(t *testing.T) {
+		if answer, _ := io.ReadAll(direct(t, address, []byte("GET / HTTP/1.0\r\n\r\n"))); len(answer) > 0 {
+			t.Errorf("it answers %q", answer)
+		}
+		if _, err := p.await(&p.stderr, regexp.MustCompile(`broken header: "GET / [^"]*" while reading PROXY protocol`)); err != nil {
+			t.Error(err)
+		}
+	})
+	testHTTPRelay(t, "nginx", address, &p.stdout)
 }
 
 // tellingRealIP starts a service that answers what the relay in front of it has
@@ -39,7 +50,7 @@ func tellingRealIP(t testing.TB) string {
 	return service.Listener.Addr().String()
 }
 
-func testHTTPRelay(t *testing.T, section, address string) {
+func testHTTPRelay(t *testing.T, section, address string, log *transcript) {
 	t.Run("a health check", func(t *testing.T) {
 		probe(t, address)
 		probeAndReset(t, address)
@@ -48,6 +59,9 @@ func testHTTPRelay(t *testing.T, section, address string) {
 		wantRealIP(t, newDialogue(direct(t, address, largest(t, named))), named)
 	})
 	e := inFront(t, section, address)
+	t.Run("the page's commands", func(t *testing.T) {
+		e.showsOnConsole(t, section, "secure", log, "127.0.0.1:7777", address)
+	})
 	ask := func(t *testing.T, d *dialogue) {
 		wantRealIP(t, d, netip.MustParseAddrPort(d.LocalAddr().String()))
 	}

@@ -34,7 +34,11 @@ func TestInspIRCdBehindUs(t *testing.T) {
 		register(t, irc)
 		welcomed(t, irc, named.Addr(), true)
 	})
-	all := everyWay(t, inFront(t, "IRC: InspIRCd", address), "irc")
+	e := inFront(t, "IRC: InspIRCd", address)
+	t.Run("the page's commands", func(t *testing.T) {
+		e.showsOnConsole(t, "IRC: InspIRCd", "secure", new(transcript), "127.0.0.1:16667", address)
+	})
+	all := everyWay(t, e, "irc")
 	pings := make(map[*dialogue]*atomic.Int32)
 	for _, irc := range all {
 		pings[irc] = answerPings(irc)

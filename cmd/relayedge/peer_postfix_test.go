@@ -29,7 +29,16 @@ func TestPostfixBehindUs(t *testing.T) {
 		smtp.hear(t, `^220 `)
 		p.logs(t, ` connect from unknown\[2001:db8::7\]:4711$`)
 	})
+	t.Run("without a header", func(t *testing.T) {
+		smtp := newDialogue(direct(t, address, nil))
+		smtp.say(t, "EHLO x")
+		smtp.hear(t, `^421 4\.3\.0 .* Server local error$`)
+		p.logs(t, `warning: haproxy read: .*EHLO`)
+	})
 	e := inFront(t, "Postfix", address)
+	t.Run("the page's commands", func(t *testing.T) {
+		e.showsOnConsole(t, "Postfix", "secure", &p.stdout, "127.0.0.1:10465", address)
+	})
 	logged := func(conn net.Conn) string {
 		host, port, _ := net.SplitHostPort(conn.LocalAddr().String())
 		return regexp.QuoteMeta("unknown[" + host + "]:" + port)

@@ -101,7 +101,7 @@ defaults
 
 // nginx runs nginx as one process with the blocks given, until the test's end,
 // and waits for the addresses.
-func nginx(t testing.TB, blocks string, addresses ...string) {
+func nginx(t testing.TB, blocks string, addresses ...string) *process {
 	t.Helper()
 	program, folder := peer(t, "nginx"), t.TempDir()
 	config := streamModule(t, program) + `
@@ -117,6 +117,7 @@ events {}
 	}
 	p := launch(t, exec.Command(program, "-p", folder, "-c", file), "nginx")
 	p.awaitListening(t, addresses...)
+	return p
 }
 
 // httpPaths keeps nginx's http block within its folder, whoever runs it.
