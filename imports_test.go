@@ -100,7 +100,7 @@ var rules = []struct {
 	{"bbolt in the mailbox", onlyIn("go.etcd.io/bbolt", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "go.etcd.io/bbolt"}, "go.etcd.io/bbolt"},
 	{"x/crypto in the mailbox", onlyIn("golang.org/x/crypto", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "golang.org/x/crypto/chacha20poly1305"}, "golang.org/x/crypto"},
 
-	{"go-systemd in hostport", onlyIn("github.com/coreos/go-systemd", []string{"internal/hostport"}), edge{from: "proxy", to: "github.com/coreos/go-systemd/v22/activation"}, "github.com/coreos/go-systemd"},
+	{"go-systemd in hostport and sdnotify", onlyIn("github.com/coreos/go-systemd", []string{"internal/hostport", "internal/sdnotify"}), edge{from: "proxy", to: "github.com/coreos/go-systemd/v22/activation"}, "github.com/coreos/go-systemd"},
 
 	{"rapid in tests, and in the suite that stores of limits share", func(e edge) bool {
 		return onlyTests("pgregory.net/rapid")(e) && !within(e.from, "admission/limitstest")
