@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -31,11 +32,13 @@ const (
 	maxStatus = 256 // bytes
 )
 
-// Manager is the service manager of this process, or none. The methods may be
-// called from any goroutine. Their errors are for the log: the service goes on.
+// Manager is the service manager of this process, or none; a nil one is none. The
+// methods may be called from any goroutine. Their errors are for the log: the
+// service goes on.
 type Manager struct {
 	socket   string // empty: there is none
 	watchdog time.Duration
+	replaced atomic.Bool // another process speaks for the service
 }
 
 // FromEnvironment returns the manager that started the process; never nil. The
@@ -47,8 +50,8 @@ func FromEnvironment() *Manager {
 	return m
 }
 
-// Present reports whether there is a manager to be told.
-func (m *Manager) Present() bool { return m.socket != "" }
+// Present reports whether there is a manager to be told, by this process.
+func (m *Manager) Present() bool { return m != nil && m.socket != "" && !m.replaced.Load() }
 
 // Watchdog is the time within which the manager wants a ping of Alive each, or 0
 // where it wants none.
@@ -85,8 +88,21 @@ func (m *Manager) TakeOver(status string) error {
 	return m.send(mainPID(os.Getpid()), daemon.SdNotifyReady, line(status))
 }
 
-// GiveOver says that the process pid, of the same unit, is the main one from here on.
-func (m *Manager) GiveOver(pid int) error { return m.send(mainPID(pid)) }
+// GiveOver says that the process pid, of the same unit, is the main one from here
+// on, and is the last that this process says.
+func (m *Manager) GiveOver(pid int) error {
+	err := m.send(mainPID(pid))
+	m.Retire()
+	return err
+}
+
+// Retire ends what this process says: after the TakeOver of another one its
+// Stopping would be taken for the end of the service.
+func (m *Manager) Retire() {
+	if m != nil {
+		m.replaced.Store(true)
+	}
+}
 
 func mainPID(pid int) string { return "MAINPID=" + strconv.Itoa(pid) }
 

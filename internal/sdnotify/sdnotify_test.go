@@ -54,7 +54,7 @@ func TestMessages(t *testing.T) {
 		{"status as long as may be", func() error { return m.Status(strings.Repeat("x", maxStatus)) }, `STATUS=x{256}`},
 		{"alive", m.Alive, `WATCHDOG=1`},
 		{"take over", func() error { return m.TakeOver("serving") }, fmt.Sprintf(`MAINPID=%d\nREADY=1\nSTATUS=serving`, os.Getpid())},
-		{"give over", func() error { return m.GiveOver(7) }, `MAINPID=7`},
+		{"give over", func() error { return FromEnvironment().GiveOver(7) }, `MAINPID=7`},
 	} {
 		if err := row.send(); err != nil {
 			t.Errorf("%s: %v", row.name, err)
@@ -66,6 +66,37 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+// Who is replaced says nothing of its own end, which is not the service's.
+func TestReplaced(t *testing.T) {
+	t.Setenv(watchdogVar, "1000000")
+	for _, row := range []struct {
+		name  string
+		leave func(*Manager)
+		last  string
+	}{
+		{"gives over", func(m *Manager) { m.GiveOver(7) }, "MAINPID=7"},
+		{"is taken over", (*Manager).Retire, ""},
+	} {
+		m, next := manager(t)
+		row.leave(m)
+		if row.last != "" {
+			if got := next(); got != row.last {
+				t.Errorf("%s: %q", row.name, got)
+			}
+		}
+		if err := m.Stopping("draining"); err != nil || m.Present() || m.Watchdog() != 0 {
+			t.Errorf("%s: %v, present %v, watchdog %v", row.name, err, m.Present(), m.Watchdog())
+		}
+		if err := FromEnvironment().Status("another process"); err != nil {
+			t.Error(err)
+		}
+		if got := next(); got != "STATUS=another process" {
+			t.Errorf("%s: then comes %q", row.name, got)
+		}
+	}
+	(*Manager)(nil).Retire() // none is none
+}
+
 func TestWithoutAManager(t *testing.T) {
 	t.Setenv(socketVar, "")
 	t.Setenv(watchdogVar, "1000000")
@@ -75,7 +106,7 @@ func TestWithoutAManager(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if m.Present() || m.Watchdog() != 0 {
+	if m.Present() || m.Watchdog() != 0 || (*Manager)(nil).Present() {
 		t.Errorf("present %v, watchdog %v", m.Present(), m.Watchdog())
 	}
 }
