@@ -1,7 +1,8 @@
 // Package service is what both commands do around what they run: logging,
 // signals, the metrics endpoint, reloads (reload.go) and the control socket that
-// asks for them (control.go), memory after a burst (memory.go), check --machine,
-// the subcommands that only differ by name.
+// asks for them (control.go), what the service manager is told (supervise.go),
+// memory after a burst (memory.go), check --machine, the subcommands that only
+// differ by name.
 package service
 
 import (
