@@ -51,7 +51,7 @@ if [[ ${CHECK_DEB_INNER:-} != 1 ]]; then
 				tail -3 "$work/debootstrap.log" >&2
 			fi
 		fi
-		CHECK_DEB_INNER=1 work=$work root=$root kind=$kind unshare --mount --net --pid --fork --kill-child "$0" "$deb"
+		CHECK_DEB_INNER=1 work=$work root=$root kind=$kind unshare --mount --net --pid --fork --kill-child bash "$(realpath "$0")" "$deb"
 		exit
 	fi
 	# Nothing but the files: they are run where they are unpacked.

@@ -5,8 +5,7 @@
 #   deploy/package.sh OUT
 #
 # VERSION (without v) and SOURCE_DATE_EPOCH come from git where they are not set.
-# NFPM is the command that runs nfpm, or empty: binaries and files alone are made,
-# in OUT/root.
+# With FILES_ONLY=1 no package is made of the files, which are in OUT/root.
 set -euo pipefail
 umask 022
 export LC_ALL=C TZ=UTC
@@ -33,18 +32,22 @@ export CGO_ENABLED=0 GOOS=linux GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOWORK=off
 root=$out/root
 rm -rf "$root"
 mkdir -p "$root"/{bin,man,completions,doc,units}
-go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X relayedge/cmd/internal/service.version=$VERSION" -o "$root/bin/" ./cmd/relayedge ./cmd/relaycore
+flags=(-trimpath -buildvcs=false -ldflags "-s -w -buildid= -X relayedge/cmd/internal/service.version=$VERSION")
+go build "${flags[@]}" -o "$root/bin/" ./cmd/relayedge ./cmd/relaycore
 
-# The pages are printed by programs of this machine, which may not be the target.
-own=$root/own
-GOARCH=$(go env GOHOSTARCH) GOOS=$(go env GOHOSTOS) go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X relayedge/cmd/internal/service.version=$VERSION" -o "$own/" ./cmd/relayedge ./cmd/relaycore
+# The pages are printed by programs that this machine can run.
+own=$root/bin
+if [[ $GOARCH != $(go env GOHOSTARCH) || $(go env GOHOSTOS) != linux ]]; then
+	own=$root/own
+	GOARCH=$(go env GOHOSTARCH) GOOS=$(go env GOHOSTOS) go build "${flags[@]}" -o "$own/" ./cmd/relayedge ./cmd/relaycore
+fi
 for program in relayedge relaycore; do
 	"$own/$program" man | gzip -9n >"$root/man/$program.1.gz"
 	for shell in bash zsh fish; do
 		"$own/$program" completion "$shell" >"$root/completions/$program.$shell"
 	done
 done
-rm -rf "$own"
+rm -rf "$root/own"
 
 cp deploy/relayedge.service deploy/relaycore.service "$root/units/"
 cp deploy/debian/config.yaml config.example.yaml deploy/relayedge.socket README.md docs/*.md "$root/doc/"
@@ -70,18 +73,15 @@ rm "$root/doc/go.licence"
 chmod -R u=rwX,go=rX "$root"
 find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
-if [[ -n ${NFPM-x} ]]; then
-	read -ra nfpm <<<"${NFPM:-go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4}"
-	here=$PWD
-	# nfpm takes the paths of its file from where it runs, and is a program of this machine.
-	cp deploy/debian/nfpm.yaml deploy/debian/{postinst,prerm,postrm} "$root/"
-	(
-		cd "$root"
-		DEB_ARCH=$GOARCH
-		export DEB_ARCH
-		unset GOARCH GOOS
-		"${nfpm[@]}" package -f nfpm.yaml -p deb -t "$out/relayedge_${VERSION}_$DEB_ARCH.deb"
-	)
-	cd "$here"
-	rm "$root"/{nfpm.yaml,postinst,prerm,postrm}
-fi
+[[ -z ${FILES_ONLY:-} ]] || exit 0
+
+nfpm=$(sed -n 's/^NFPM *= *//p' Makefile)
+# nfpm takes the paths of its file from where it runs, and is a program of this machine.
+cp deploy/debian/nfpm.yaml deploy/debian/{postinst,prerm,postrm} "$root/"
+(
+	cd "$root"
+	export DEB_ARCH=$GOARCH
+	unset GOARCH GOOS
+	go run "$nfpm" package -f nfpm.yaml -p deb -t "$out/relayedge_${VERSION}_$DEB_ARCH.deb"
+)
+rm "$root"/{nfpm.yaml,postinst,prerm,postrm}
