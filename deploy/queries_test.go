@@ -225,6 +225,17 @@ func TestAlerts(t *testing.T) {
 	for name := range seen {
 		t.Errorf("%s: a case, and no alert", name)
 	}
+	told, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if !regexp.MustCompile(`\|[^|]*\b` + r.Alert + `\b[^|]*\|`).Match(told) {
+				t.Errorf("docs/install.md does not tell of %s", r.Alert)
+			}
+		}
+	}
 	promtool := peer(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "relayedge.rules.yml"}, {"test", "rules", "relayedge.rules.test.yml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, args...)
