@@ -39,6 +39,7 @@ type Manager struct {
 	socket   string // empty: there is none
 	watchdog time.Duration
 	replaced atomic.Bool // another process speaks for the service
+	stopping atomic.Bool
 }
 
 // FromEnvironment returns the manager that started the process; never nil. The
@@ -70,11 +71,21 @@ func (m *Manager) Reloading() error {
 	return m.send(daemon.SdNotifyReloading, strings.TrimSuffix(daemon.SdNotifyMonotonicUsec(), "\n"), line("reloading the policy"))
 }
 
-// Stopping says that the service has begun to end.
-func (m *Manager) Stopping(status string) error { return m.send(daemon.SdNotifyStopping, line(status)) }
+// Stopping says that the service has begun to end. Its status stays to the end.
+func (m *Manager) Stopping(status string) error {
+	if m != nil {
+		m.stopping.Store(true)
+	}
+	return m.send(daemon.SdNotifyStopping, line(status))
+}
 
 // Status replaces the line that describes the service.
-func (m *Manager) Status(status string) error { return m.send(line(status)) }
+func (m *Manager) Status(status string) error {
+	if m != nil && m.stopping.Load() {
+		return nil
+	}
+	return m.send(line(status))
+}
 
 // Alive is one ping of the watchdog.
 func (m *Manager) Alive() error { return m.send(daemon.SdNotifyWatchdog) }

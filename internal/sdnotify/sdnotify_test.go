@@ -47,7 +47,13 @@ func TestMessages(t *testing.T) {
 	}{
 		{"ready", func() error { return m.Ready("serving") }, `READY=1\nSTATUS=serving`},
 		{"reloading", m.Reloading, `RELOADING=1\nMONOTONIC_USEC=[1-9]\d{3,}\nSTATUS=reloading the policy`},
-		{"stopping", func() error { return m.Stopping("draining") }, `STOPPING=1\nSTATUS=draining`},
+		{"stopping", func() error {
+			ending := FromEnvironment()
+			if err := ending.Stopping("draining"); err != nil {
+				return err
+			}
+			return ending.Status("serving") // says nothing: the row that follows is the next message
+		}, `STOPPING=1\nSTATUS=draining`},
 		{"status", func() error { return m.Status("full") }, `STATUS=full`},
 		{"status of several lines", func() error { return m.Status("a\nMAINPID=1\r\x7f\xff") }, `STATUS=a MAINPID=1  \?`},
 		{"status that is long", func() error { return m.Status(strings.Repeat("x", maxStatus-1) + "ö") }, `STATUS=x{255}…`},
