@@ -79,8 +79,9 @@ fi
 # systemd makes it for any unit with DynamicUser=, and it is nobody's to take away.
 mkdir -p -m 700 "$root/var/lib/private"
 
-# What a package may leave behind is what dpkg itself writes.
-files() { (cd "$root" && find . -xdev \( -path ./var/lib/dpkg -o -path ./var/cache -o -path ./var/log \) -prune -o -print | sort); }
+# What a package may leave behind is what dpkg itself writes. A system that lives
+# under an overlay changes elsewhere, at the same time.
+files() { (cd "$root" && find etc usr opt srv var -xdev \( -path var/lib/dpkg -o -path var/cache -o -path var/log -o -path var/tmp \) -prune -o -print | sort); }
 files >"$work/before"
 mount -t proc proc "$root/proc"
 mount -t tmpfs none "$root/dev"
