@@ -3,10 +3,11 @@
 GO          ?= go
 STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK  = golang.org/x/vuln/cmd/govulncheck@v1.9.0
+NFPM         = github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4
 FUZZTIME    ?= 5s
 ROUNDS      ?= 4
 
-.PHONY: check tidy format vet staticcheck vuln race test build fuzz bench
+.PHONY: check tidy format vet staticcheck vuln race test build package fuzz bench
 
 # The tests come last, so that their lines end the output.
 check: tidy format vet staticcheck vuln race
@@ -44,6 +45,10 @@ test:
 # Static binaries, with nothing of this machine in them.
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+# A Debian package in bin/package, the same bytes wherever it is made; see docs/install.md.
+package:
+	deploy/package.sh bin/package
 
 # A short run of every fuzz target there is.
 fuzz:

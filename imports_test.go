@@ -33,7 +33,7 @@ func within(pkg string, folders ...string) bool {
 }
 
 // ours are the folders at the root that hold packages.
-var ours = []string{"cmd", "proxy", "relaycore", "admission", "internal", "bench"}
+var ours = []string{"cmd", "proxy", "relaycore", "admission", "internal", "bench", "deploy"}
 
 // standard reports whether a path is of the standard library: only a module's
 // has a dot in its first element.
@@ -82,7 +82,7 @@ var rules = []struct {
 	}, edge{from: "admission", to: "internal/telemetry"}, ""},
 	{"admission's tests stay beside or below it", not("admission", "cmd", "proxy", "relaycore"), edge{from: "admission", to: "proxy", test: true}, ""},
 
-	{"YAML in policyfile and cmd", onlyIn("gopkg.in/yaml.v3", []string{"internal/policyfile", "cmd"}), edge{from: "proxy", to: "gopkg.in/yaml.v3"}, "gopkg.in/yaml.v3"},
+	{"YAML in policyfile and cmd; the tests of deploy read rules with it", onlyIn("gopkg.in/yaml.v3", []string{"internal/policyfile", "cmd"}, "deploy"), edge{from: "proxy", to: "gopkg.in/yaml.v3"}, "gopkg.in/yaml.v3"},
 	{"Prometheus in telemetry and cmd", onlyIn("github.com/prometheus", []string{"internal/telemetry", "cmd"}), edge{from: "relaycore", to: "github.com/prometheus/client_golang/prometheus"}, "github.com/prometheus"},
 	{"go-proxyproto in proxyheader", onlyIn("github.com/pires/go-proxyproto", []string{"internal/proxyheader"}), edge{from: "proxy", to: "github.com/pires/go-proxyproto/tlvparse"}, "github.com/pires/go-proxyproto"},
 	{"coder/websocket in the client; relaycore's tests may use it", onlyIn("github.com/coder/websocket", []string{"relaycore/client"}, "relaycore"), edge{from: "relaycore", to: "github.com/coder/websocket"}, "github.com/coder/websocket"},
@@ -100,7 +100,7 @@ var rules = []struct {
 	{"bbolt in the mailbox", onlyIn("go.etcd.io/bbolt", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "go.etcd.io/bbolt"}, "go.etcd.io/bbolt"},
 	{"x/crypto in the mailbox", onlyIn("golang.org/x/crypto", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "golang.org/x/crypto/chacha20poly1305"}, "golang.org/x/crypto"},
 
-	{"go-systemd in hostport", onlyIn("github.com/coreos/go-systemd", []string{"internal/hostport"}), edge{from: "proxy", to: "github.com/coreos/go-systemd/v22/activation"}, "github.com/coreos/go-systemd"},
+	{"go-systemd in hostport and sdnotify", onlyIn("github.com/coreos/go-systemd", []string{"internal/hostport", "internal/sdnotify"}), edge{from: "proxy", to: "github.com/coreos/go-systemd/v22/activation"}, "github.com/coreos/go-systemd"},
 
 	{"rapid in tests, and in the suite that stores of limits share", func(e edge) bool {
 		return onlyTests("pgregory.net/rapid")(e) && !within(e.from, "admission/limitstest")

@@ -21,6 +21,12 @@ func command() *cobra.Command {
 		service.ReloadCommand("relaycore", (*policy.Policy).NeedRelay, func(p *policy.Policy) string { return p.Relay.Control.Socket }),
 		tryCommand(),
 		service.VersionCommand("relaycore"),
+		service.ManCommand([][2]string{
+			{"/etc/relayedge/config.yaml", "The policy that the unit of the package runs with."},
+			{"/usr/share/doc/relayedge/config.example.yaml", "Every key of the policy, with default and range."},
+			{"/run/relaycore/control.sock", "The control socket, unless relay.control.socket says another."},
+			{"/var/lib/relaycore", "The place for a mailbox file, if the policy wants one."},
+		}, "relayedge(1)", "systemd.service(5)"),
 	)
 	return root
 }

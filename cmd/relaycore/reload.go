@@ -5,10 +5,11 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/sdnotify"
 	"relayedge/relaycore"
 )
 
-func newReloader(p *policy.Policy, file string, relay *relaycore.Server, log *slog.Logger) *service.Reloader {
+func newReloader(p *policy.Policy, file string, relay *relaycore.Server, manager *sdnotify.Manager, log *slog.Logger) *service.Reloader {
 	return service.NewReloader(service.ReloadOptions{
 		Command: policy.Relay,
 		File:    file,
@@ -27,6 +28,7 @@ func newReloader(p *policy.Policy, file string, relay *relaycore.Server, log *sl
 				return nil
 			}, nil
 		},
-		Log: log,
+		Log:     log,
+		Manager: manager,
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"sync"
 
@@ -15,6 +16,7 @@ import (
 	"relayedge/internal/control"
 	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
+	"relayedge/internal/sdnotify"
 	"relayedge/internal/telemetry"
 	"relayedge/relaycore"
 )
@@ -90,8 +92,14 @@ func run(ctx context.Context, p *policy.Policy, file string, hangups <-chan os.S
 	if metrics != "" {
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
 	}
-	reloader := newReloader(p, file, relay, log)
+	manager := sdnotify.FromEnvironment()
+	reloader := newReloader(p, file, relay, manager, log)
 	tasks.Go(func() { reloader.Control(background, asked, hangups) })
-	context.AfterFunc(ctx, reloader.Stop)
+	context.AfterFunc(ctx, func() {
+		reloader.Stop()
+		manager.Stopping("draining")
+	})
+	vitals := &service.Vitals{Families: relay.Families(), Sockets: func() []net.Listener { return []net.Listener{socket} }, Ready: relay.Ready}
+	tasks.Go(func() { service.Supervise(background, manager, vitals, log) })
 	return relay.Serve(ctx, socket)
 }

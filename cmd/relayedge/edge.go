@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"relayedge/cmd/internal/policy"
@@ -21,8 +22,9 @@ import (
 // edge is the running edge with what it is made of by the policy in force.
 type edge struct {
 	server    *proxy.Server
-	listeners []proxy.Listener           // in the order of the policy
-	upstreams map[string]upstream.Config // with the relay's real address
+	listeners []proxy.Listener               // in the order of the policy
+	sockets   atomic.Pointer[[]net.Listener] // theirs, for who looks while a reload runs
+	upstreams map[string]upstream.Config     // with the relay's real address
 
 	store  *certs.Store
 	relay  *inProcess
@@ -49,8 +51,22 @@ func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fle
 		o.abandon()
 		return nil, err
 	}
-	e.listeners, e.upstreams = o.listeners, o.upstreams
+	e.takes(o)
 	return e, nil
+}
+
+func (e *edge) takes(o *opened) {
+	e.listeners, e.upstreams = o.listeners, o.upstreams
+	var sockets []net.Listener
+	for _, l := range o.listeners {
+		sockets = append(sockets, l.Socket)
+	}
+	e.sockets.Store(&sockets)
+}
+
+// vitals are what the edge is found alive by.
+func (e *edge) vitals() *service.Vitals {
+	return &service.Vitals{Families: e.server.Families(), Sockets: func() []net.Listener { return *e.sockets.Load() }, Ready: e.server.Ready}
 }
 
 // close closes what Serve has not closed.
@@ -78,7 +94,7 @@ func (e *edge) prepare(p *policy.Policy) (apply func() (warnings []string), err 
 		relay()
 		e.guard.apply(p)
 		next.Apply()
-		e.listeners, e.upstreams = o.listeners, o.upstreams
+		e.takes(o)
 		e.warn(p, descriptors(p))
 		return warnings
 	}, nil

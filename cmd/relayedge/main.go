@@ -24,6 +24,12 @@ func command() *cobra.Command {
 		probeCommand(),
 		schemaCommand(),
 		service.VersionCommand("relayedge"),
+		service.ManCommand([][2]string{
+			{"/etc/relayedge/config.yaml", "The policy that the unit of the package runs with."},
+			{"/usr/share/doc/relayedge/config.example.yaml", "Every key of the policy, with default and range."},
+			{"/run/relayedge/control.sock", "The control socket, unless control.socket says another."},
+			{"/var/lib/relayedge", "Certificates that were ordered, unless certificates.acme.storage says another."},
+		}, "relaycore(1)", "systemd.service(5)"),
 	)
 	return root
 }

@@ -7,6 +7,7 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/sdnotify"
 )
 
 // reloads is where reloads come from.
@@ -24,7 +25,7 @@ func (r reloads) openControl(p *policy.Policy, log *slog.Logger) net.Listener {
 	return service.OpenControl(p.Control, log)
 }
 
-func newReloader(p *policy.Policy, file string, edge *edge, log *slog.Logger) *service.Reloader {
+func newReloader(p *policy.Policy, file string, edge *edge, manager *sdnotify.Manager, log *slog.Logger) *service.Reloader {
 	return service.NewReloader(service.ReloadOptions{
 		Command: policy.Edge,
 		File:    file,
@@ -32,5 +33,6 @@ func newReloader(p *policy.Policy, file string, edge *edge, log *slog.Logger) *s
 		Need:    (*policy.Policy).NeedEdge,
 		Prepare: edge.prepare,
 		Log:     log,
+		Manager: manager,
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
+	"relayedge/internal/sdnotify"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy/certs"
 	"relayedge/relaycore"
@@ -115,7 +116,8 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	tasks.Go(func() { store.Watch(background) })
 	fleet.run(background, &tasks)
 
-	reloader := newReloader(p, from.file, edge, log)
+	manager := sdnotify.FromEnvironment()
+	reloader := newReloader(p, from.file, edge, manager, log)
 	metrics, err := service.ServeMetrics(background, p.Metrics, telemetry.Options{
 		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(append(edge.server.Families(), expiry(store), reloader.Family()), slices.Concat(store.Families(), fleet.families())...)}}, relay.groups(p)...),
 		Process:   true,
@@ -134,7 +136,11 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	}
 
 	tasks.Go(func() { reloader.Control(background, socket, from.hangups) })
-	context.AfterFunc(ctx, reloader.Stop)
+	context.AfterFunc(ctx, func() {
+		reloader.Stop()
+		manager.Stopping("draining")
+	})
+	tasks.Go(func() { service.Supervise(background, manager, edge.vitals(), log) })
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -12,6 +12,7 @@ import (
 	"relayedge/cmd/internal/policy"
 	"relayedge/internal/logging"
 	"relayedge/internal/policyfile"
+	"relayedge/internal/sdnotify"
 	"relayedge/internal/telemetry"
 )
 
@@ -26,7 +27,8 @@ type ReloadOptions struct {
 	// the same. Keys that take a restart have their old values in next. Calls never
 	// overlap.
 	Prepare func(next *policy.Policy) (apply func() (warnings []string), err error)
-	Log     *slog.Logger // its level follows log.level
+	Log     *slog.Logger      // its level follows log.level
+	Manager *sdnotify.Manager // is told of each reload; nil: there is none
 }
 
 // Reloader puts a changed policy file in force, or leaves everything as it was.
@@ -111,7 +113,19 @@ func (r *Reloader) Reload(ctx context.Context) (Outcome, error) {
 		return r.tell(Outcome{}, &Refusal{Cause: ctx.Err()})
 	}
 	defer func() { <-r.turn }()
-	return r.tell(r.reload())
+	if r.stopped {
+		return r.tell(r.reload()) // the manager has been told of the end, which nothing takes back
+	}
+	notified := r.Manager.Reloading()
+	o, err := r.tell(r.reload())
+	status := "serving, with the policy as it was read again"
+	if err != nil {
+		status = "serving; the last reload was refused, the log says why"
+	}
+	if notified = errors.Join(notified, r.Manager.Ready(status)); notified != nil {
+		r.Log.Warn("the service manager cannot be told of a reload", "error", notified)
+	}
+	return o, err
 }
 
 // Stop refuses every later reload, with the words that the process is ending. It

@@ -1,7 +1,8 @@
 // Package service is what both commands do around what they run: logging,
 // signals, the metrics endpoint, reloads (reload.go) and the control socket that
-// asks for them (control.go), memory after a burst (memory.go), check --machine,
-// the subcommands that only differ by name.
+// asks for them (control.go), what the service manager is told (supervise.go),
+// memory after a burst (memory.go), check --machine, the subcommands that only
+// differ by name.
 package service
 
 import (
@@ -19,6 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"relayedge/cmd/internal/manual"
 	"relayedge/cmd/internal/policy"
 	"relayedge/internal/hostport"
 	"relayedge/internal/telemetry"
@@ -194,6 +196,20 @@ func CheckCommand(need func(*policy.Policy) error, look func(*Machine)) *cobra.C
 	return c
 }
 
+// version is set by whoever builds a package: -ldflags "-X …/service.version=1.2.3".
+var version string
+
+// Version is that of the build.
+func Version() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
 // VersionCommand prints the version of the build.
 func VersionCommand(name string) *cobra.Command {
 	return &cobra.Command{
@@ -201,11 +217,20 @@ func VersionCommand(name string) *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		Run: func(c *cobra.Command, _ []string) {
-			version := "(devel)"
-			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-				version = info.Main.Version
-			}
-			fmt.Fprintf(c.OutOrStdout(), "%s %s %s/%s, %s\n", name, version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			fmt.Fprintf(c.OutOrStdout(), "%s %s %s/%s, %s\n", name, Version(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+		},
+	}
+}
+
+// ManCommand prints the manual page of the whole command line.
+func ManCommand(files [][2]string, seeAlso ...string) *cobra.Command {
+	return &cobra.Command{
+		Use:    "man",
+		Hidden: true, // packages want it
+		Short:  "Print the manual page, for packages and man -l -",
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return manual.Write(c.OutOrStdout(), c.Root(), manual.Page{Version: Version(), Files: files, SeeAlso: seeAlso})
 		},
 	}
 }
