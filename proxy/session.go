@@ -69,7 +69,7 @@ func newSession(l *listener, terms *terms, lease *admission.Lease, conn net.Conn
 	rand.Read(id[:])
 	s := &session{
 		server: l.server, listener: l, terms: terms, lease: lease, accepted: now,
-		id:     hex.EncodeToString(id[:]), counted: lease != nil && terms.trust.Empty(),
+		id: hex.EncodeToString(id[:]), counted: lease != nil && terms.trust.Empty(),
 		client: addrPort(conn.RemoteAddr()), target: addrPort(conn.LocalAddr()),
 		conn: conn, wire: &wire{Socket: socket.New(conn, buffers), stats: l.server.stats},
 	}

@@ -82,7 +82,9 @@ func TestHolders(t *testing.T) {
 // Whoever is in the lane is counted by no cap.
 func TestHoldersWithoutTheLane(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		l := newLaneEdge(t, func(c *edgeConfig) { c.limits.MaxConnections, c.limits.MaxConnectionsPerIP, c.limits.MaxConnectionsPerIPv648 = 1, 1, 1 })
+		l := newLaneEdge(t, func(c *edgeConfig) {
+			c.limits.MaxConnections, c.limits.MaxConnectionsPerIP, c.limits.MaxConnectionsPerIPv648 = 1, 1, 1
+		})
 		release := l.hold(aliceAddr, "")
 		defer release()
 		late := l.dial(neighbourAddr)
