@@ -99,7 +99,7 @@ func Lines(s Status, wide, lines int) []string {
 	block(listeners)
 
 	for i, l := range all {
-		all[i] = cut(plain(l), wide)
+		all[i] = Line(l, wide)
 	}
 	if lines > 0 && len(all) > lines {
 		all = all[:lines]
@@ -162,3 +162,6 @@ func sparkline(values []int, n int) string {
 	}
 	return b.String()
 }
+
+// Line is a text as a line of a terminal that is wide characters wide; 0: it takes all.
+func Line(text string, wide int) string { return cut(plain(text), wide) }

@@ -80,6 +80,7 @@ func ServeMetrics(ctx context.Context, cfg telemetry.Config, options telemetry.O
 	if !cfg.Enabled {
 		return "", nil
 	}
+	options.Names = cfg.Names()
 	server, err := telemetry.NewServer(options)
 	if err != nil {
 		return "", err
@@ -194,6 +195,14 @@ func CheckCommand(need func(*policy.Policy) error, look func(*Machine)) *cobra.C
 	return c
 }
 
+// Version is that of the build.
+func Version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
 // VersionCommand prints the version of the build.
 func VersionCommand(name string) *cobra.Command {
 	return &cobra.Command{
@@ -201,11 +210,7 @@ func VersionCommand(name string) *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		Run: func(c *cobra.Command, _ []string) {
-			version := "(devel)"
-			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-				version = info.Main.Version
-			}
-			fmt.Fprintf(c.OutOrStdout(), "%s %s %s/%s, %s\n", name, version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			fmt.Fprintf(c.OutOrStdout(), "%s %s %s/%s, %s\n", name, Version(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 		},
 	}
 }
