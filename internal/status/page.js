@@ -121,12 +121,12 @@
 		draw(s, v => size(Math.floor(v / 10)) + "/s", {bytes_in: rates(s, h.bytes_in), bytes_out: rates(s, h.bytes_out)});
 		rows("periods", h.periods.map(p => [clock(p.from), n(count(p.connections_most)), n(count(p.accepted)), n(count(p.rejections)), n(size(p.bytes_in)), n(size(p.bytes_out))]));
 
-		rows("upstreams", s.upstreams.flatMap(u => u.addresses.map(a => [u.name, cell("td", a.address), cell("td", a.up ? "up" : "down", a.up ? "ok" : "bad"), n(count(a.connections))])));
+		rows("upstreams", s.upstreams.flatMap(u => u.addresses.map(a => [u.name, cell("td", a.address, "long"), cell("td", a.up ? "up" : "down", a.up ? "ok" : "bad"), n(count(a.connections))])));
 		rows("certificates", s.certificates.map(c => {
 			const [text, grade] = expires(c);
 			return [c.names.join(", "), cell("td", c.source), cell("td", text, grade)];
 		}));
-		rows("listeners", s.listeners.map(l => [l.name, cell("td", l.address + (l.leaving ? " (removed)" : "")), cell("td", l.protocol), cell("td", l.tls), n(count(l.open))]));
+		rows("listeners", s.listeners.map(l => [l.name, cell("td", l.address + (l.leaving ? " (removed)" : ""), "long"), cell("td", l.protocol + ", tls: " + l.tls), n(count(l.open))]));
 	};
 
 	let paused = false, asking = false, timer = 0, lost = "";
