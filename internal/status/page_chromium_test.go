@@ -186,7 +186,7 @@ func nothingFromElsewhere(t *testing.T, b *testbrowser.Tab) {
 	b.Eventually(func() string { return trouble() })
 }
 
-// small is a picture in the 64 colours that it has most of.
+// small is a picture in the 256 colours that it has most of.
 func small(t *testing.T, picture []byte) []byte {
 	t.Helper()
 	full, err := png.Decode(bytes.NewReader(picture))
@@ -200,7 +200,7 @@ func small(t *testing.T, picture []byte) []byte {
 		}
 	}
 	palette := color.Palette(slices.SortedFunc(maps.Keys(count), func(a, b color.Color) int { return count[b] - count[a] }))
-	few := image.NewPaletted(full.Bounds(), palette[:min(len(palette), 64)])
+	few := image.NewPaletted(full.Bounds(), palette[:min(len(palette), 256)])
 	imagedraw.Draw(few, few.Bounds(), full, image.Point{}, imagedraw.Src)
 	var out bytes.Buffer
 	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, few); err != nil {
