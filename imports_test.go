@@ -100,6 +100,8 @@ var rules = []struct {
 	{"bbolt in the mailbox", onlyIn("go.etcd.io/bbolt", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "go.etcd.io/bbolt"}, "go.etcd.io/bbolt"},
 	{"x/crypto in the mailbox", onlyIn("golang.org/x/crypto", []string{"relaycore/mailbox"}), edge{from: "relaycore", to: "golang.org/x/crypto/chacha20poly1305"}, "golang.org/x/crypto"},
 
+	{"chromedp in the test browser", onlyIn("github.com/chromedp", []string{"internal/testbrowser"}), edge{from: "internal/status", to: "github.com/chromedp/chromedp", test: true}, "github.com/chromedp/chromedp"},
+
 	{"go-systemd in hostport and sdnotify", onlyIn("github.com/coreos/go-systemd", []string{"internal/hostport", "internal/sdnotify"}), edge{from: "proxy", to: "github.com/coreos/go-systemd/v22/activation"}, "github.com/coreos/go-systemd"},
 
 	{"rapid in tests, and in the suite that stores of limits share", func(e edge) bool {
@@ -114,12 +116,13 @@ var rules = []struct {
 	{"memconn in tests", onlyTests("internal/memconn"), edge{from: "proxy", to: "internal/memconn"}, "internal/memconn"},
 	{"the test CA in tests", onlyTests("internal/testca"), edge{from: "proxy/certs", to: "internal/testca"}, "internal/testca"},
 	{"the test Redis in tests", onlyTests("internal/testredis"), edge{from: "admission/redisstore", to: "internal/testredis"}, "internal/testredis"},
+	{"the test browser in tests", onlyTests("internal/testbrowser"), edge{from: "internal/status", to: "internal/testbrowser"}, "internal/testbrowser"},
 	{"the tests' ports in tests, the test CA and the test Redis", func(e edge) bool {
 		return onlyTests("internal/testport")(e) && !within(e.from, "internal/testca", "internal/testredis")
 	}, edge{from: "proxy", to: "internal/testport"}, "internal/testport"},
 	{"miekg/dns in the test CA", onlyIn("github.com/miekg", []string{"internal/testca"}), edge{from: "proxy/certs", to: "github.com/miekg/dns"}, "github.com/miekg/dns"},
 	{"testing in tests", func(e edge) bool {
-		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testca", "internal/testport", "internal/testredis", "admission/limitstest")
+		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testbrowser", "internal/testca", "internal/testport", "internal/testredis", "admission/limitstest")
 	}, edge{from: "proxy", to: "testing/synctest"}, "testing"},
 }
 

@@ -76,6 +76,7 @@ func (s *session) turnedAway(r Reason) Reason {
 	if now := time.Now(); s.server.lane.takes(s.terms, r) {
 		if place, ok := s.enterLane(now, r); ok {
 			s.lane = true
+			s.count(false)
 			s.lease.Release()
 			s.server.room.give()
 			return s.validate(place, r, now.Add(laneTime))

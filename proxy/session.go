@@ -60,6 +60,7 @@ type session struct {
 	stopped bool
 	carrier carrier        // nil: a goroutine carries it
 	cut     bool           // the relay's stream was cut short by a rule
+	counted bool           // the gate counts it for the client; client is read by others then
 	conn    net.Conn       // the client's socket
 	wire    *wire          // conn, as the engine reads it
 	secure  *tls.Conn      // nil until the handshake is done
@@ -80,7 +81,7 @@ func newSession(l *listener, terms *terms, lease *admission.Lease, conn net.Conn
 	rand.Read(id[:])
 	s := &session{
 		server: l.server, listener: l, terms: terms, lease: lease, accepted: now,
-		id:     hex.EncodeToString(id[:]),
+		id: hex.EncodeToString(id[:]), counted: lease != nil && terms.trust.Empty(),
 		client: peerOf(conn), target: localOf(conn),
 		conn: conn, wire: &wire{Socket: socket.New(conn, buffers), stats: l.server.stats},
 	}
@@ -99,7 +100,9 @@ func (s *session) named(h proxyheader.Header, now time.Time) Reason {
 		return ""
 	}
 	s.client, s.target = h.Source, h.Destination
-	return s.lease.Name(h.Source.Addr(), now)
+	reason := s.lease.Name(h.Source.Addr(), now)
+	s.count(reason == "")
+	return reason
 }
 
 // enter takes one of the places for handshakes. Whoever has to make way

@@ -21,6 +21,8 @@ func command() *cobra.Command {
 		runCommand(),
 		service.CheckCommand((*policy.Policy).NeedEdge, lookAtMachine),
 		service.ReloadCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket }),
+		statusCommand(),
+		topCommand(),
 		probeCommand(),
 		schemaCommand(),
 		service.VersionCommand("relayedge"),

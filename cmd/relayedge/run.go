@@ -17,9 +17,11 @@ import (
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/control"
 	"relayedge/internal/hostport"
 	"relayedge/internal/logging"
 	"relayedge/internal/sdnotify"
+	"relayedge/internal/status"
 	"relayedge/internal/telemetry"
 	"relayedge/proxy/certs"
 	"relayedge/relaycore"
@@ -118,11 +120,15 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 
 	manager := sdnotify.FromEnvironment()
 	reloader := newReloader(p, from.file, edge, manager, log)
+	teller := newTeller(edge.server, store, reloader.Policy)
+	reloader.Answers = control.Answers{"GET " + status.DocumentPath: func(context.Context) (any, error) { return teller.Status(), nil }}
+	tasks.Go(func() { teller.recorder.Run(background, teller.figures) })
 	metrics, err := service.ServeMetrics(background, p.Metrics, telemetry.Options{
 		Groups:    append([]telemetry.Group{{Namespace: p.Metrics.Namespace, Families: append(append(edge.server.Families(), expiry(store), reloader.Family()), slices.Concat(store.Families(), fleet.families())...)}}, relay.groups(p)...),
 		Process:   true,
 		GoRuntime: true,
 		Ready:     edge.server.Ready,
+		Pages:     status.Pages(teller.Status),
 		Log:       log,
 	})
 	if err != nil {
@@ -286,6 +292,7 @@ func announce(out io.Writer, p *policy.Policy, edge *edge, relay *inProcess, met
 	}
 	if metrics != "" {
 		fmt.Fprintf(out, "metrics: http://%s/metrics\n", metrics)
+		fmt.Fprintf(out, "page: http://%s/\n", metrics)
 	}
 	if url := relayURL(edge, relay); url != "" {
 		insecure := ""

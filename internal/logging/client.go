@@ -29,12 +29,19 @@ func (c client) attr(key, shows string) slog.Attr {
 	case "full":
 		return slog.String(key, addr.String())
 	case "prefix":
-		bits := 48
-		if addr.Is4() {
-			bits = 24
-		}
-		network, _ := addr.Prefix(bits) // the length fits the family
-		return slog.String(key, network.String())
+		return slog.String(key, Network(addr).String())
 	}
 	return slog.Attr{}
+}
+
+// Network is what log.client_addresses: prefix shows of a valid address: its IPv4
+// /24 or its IPv6 /48.
+func Network(addr netip.Addr) netip.Prefix {
+	addr = addr.Unmap().WithZone("")
+	bits := 48
+	if addr.Is4() {
+		bits = 24
+	}
+	network, _ := addr.Prefix(bits) // the length fits the family
+	return network
 }

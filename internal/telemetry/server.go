@@ -28,6 +28,8 @@ const (
 type Server struct {
 	metrics http.Handler
 	ready   func() error
+	pages   map[string]http.Handler
+	names   Names
 	log     *slog.Logger
 }
 
@@ -38,6 +40,11 @@ type Options struct {
 	Process, GoRuntime bool
 	// Ready answers /readyz: nil when the service accepts and can serve, else why not.
 	Ready func() error
+	// Pages are what stands beside the metrics, by its path. Each answers GET and HEAD
+	// alone, within the connections that are not kept for /metrics, and to who asks
+	// for one of Names.
+	Pages map[string]http.Handler
+	Names Names
 	Log   *slog.Logger
 }
 
@@ -61,7 +68,7 @@ func NewServer(o Options) (*Server, error) {
 			registry.MustRegister(collectors.NewGoCollector())
 		}
 	}
-	s := &Server{ready: o.Ready, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler))}
+	s := &Server{ready: o.Ready, pages: o.Pages, names: o.Names, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler))}
 	if s.ready == nil {
 		s.ready = func() error { return nil }
 	}
@@ -141,7 +148,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		answer(w, http.StatusOK, "ok")
 	default:
-		http.Error(w, "Only /metrics, /healthz and /readyz are here.", http.StatusNotFound)
+		if page := s.pages[r.URL.Path]; page != nil {
+			s.page(w, r, page)
+			return
+		}
+		http.Error(w, s.whatIsHere(), http.StatusNotFound)
 	}
 }
 

@@ -26,6 +26,7 @@ type snapshot struct {
 	// configured tells an empty fallback that is not to be had from none at all.
 	configured bool
 	notAfter   time.Time // the earliest of the certificates held; zero without any
+	held       []Held
 }
 
 func newSnapshot(sources []source) *snapshot {
@@ -36,6 +37,7 @@ func newSnapshot(sources []source) *snapshot {
 	}
 	for i, src := range sources {
 		cert := src.certificate()
+		s.held = append(s.held, heldOf(src, cert))
 		if cert != nil && (s.notAfter.IsZero() || cert.Leaf.NotAfter.Before(s.notAfter)) {
 			s.notAfter = cert.Leaf.NotAfter
 		}

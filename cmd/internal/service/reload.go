@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"relayedge/cmd/internal/policy"
+	"relayedge/internal/control"
 	"relayedge/internal/logging"
 	"relayedge/internal/policyfile"
 	"relayedge/internal/sdnotify"
@@ -27,6 +28,8 @@ type ReloadOptions struct {
 	// the same. Keys that take a restart have their old values in next. Calls never
 	// overlap.
 	Prepare func(next *policy.Policy) (apply func() (warnings []string), err error)
+	// Answers are what the control socket answers beside reloads.
+	Answers control.Answers
 	Log     *slog.Logger      // its level follows log.level
 	Manager *sdnotify.Manager // is told of each reload; nil: there is none
 }

@@ -82,6 +82,7 @@ func ServeMetrics(ctx context.Context, cfg telemetry.Config, options telemetry.O
 	if !cfg.Enabled {
 		return "", nil
 	}
+	options.Names = cfg.Names()
 	server, err := telemetry.NewServer(options)
 	if err != nil {
 		return "", err
