@@ -59,13 +59,17 @@ func (f *flooder) connect() (int, error) {
 		return -1, err
 	}
 	wait := syscall.Timeval{Sec: 5}
+	from, to := f.from, f.to // package syscall writes into them
 	err = errors.Join(
 		syscall.SetsockoptInt(fd, syscall.SOL_IP, bindAddressNoPort, 1),
 		syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait),
 		syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &wait),
-		syscall.Bind(fd, &f.from))
+		syscall.Bind(fd, &from))
 	if err == nil {
-		err = syscall.Connect(fd, &f.to)
+		// A signal of the runtime ends the wait, not the attempt: asking again waits on.
+		for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+			err = syscall.Connect(fd, &to)
+		}
 	}
 	if err != nil {
 		syscall.Close(fd)
@@ -92,8 +96,12 @@ func (f *flooder) flood(n int, period time.Duration) (int, error) {
 			return err
 		}
 		defer syscall.Close(fd)
-		switch n, err := syscall.Read(fd, make([]byte, 1)); {
-		case err == nil && n > 0:
+		got, err := 0, error(syscall.EINTR)
+		for errors.Is(err, syscall.EINTR) {
+			got, err = syscall.Read(fd, make([]byte, 1))
+		}
+		switch {
+		case err == nil && got > 0:
 			return errors.New("a connection over the cap was answered")
 		case err == nil, errors.Is(err, syscall.ECONNRESET):
 			refused.Add(1)

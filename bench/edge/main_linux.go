@@ -63,7 +63,7 @@ func command(args []string) error {
 
 // prepared builds, finds the peers, and runs in namespaces of their own if it can.
 func (o *options) prepared(ctx context.Context, args []string) error {
-	folder, err := os.MkdirTemp("", "relayedge-bench-")
+	folder, err := os.MkdirTemp("", "relayedge-bench-edge-")
 	if err != nil {
 		return err
 	}
