@@ -33,8 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A run of everything, so small that its figures mean nothing: beside the naive
-// proxy, the peers that this system has.
+// Runs so small that their figures mean nothing: the peers that this system has, to
+// see that their configurations do what they are meant to, and all that is measured
+// of ours, beside the naive proxy.
 func TestSmoke(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and runs the programs")
@@ -43,7 +44,7 @@ func TestSmoke(t *testing.T) {
 	if err := errors.Join(build(folder, raceEnabled), certify(folder)); err != nil {
 		t.Fatal(err)
 	}
-	runs := []string{"naive"}
+	var there []string
 	for _, name := range judged {
 		p, err := peerNamed(name)
 		if err != nil {
@@ -51,16 +52,30 @@ func TestSmoke(t *testing.T) {
 		}
 		switch {
 		case p.there("/"):
-			runs = append(runs, name)
+			there = append(there, name)
 		case os.Getenv("RELAYEDGE_REQUIRE_PEERS") == "1":
 			t.Errorf("%s is missing, and RELAYEDGE_REQUIRE_PEERS=1 asks for it", name)
 		default:
 			t.Logf("%s is not installed", name)
 		}
 	}
-	ops := slices.DeleteFunc(operationNames(), func(op string) bool { return op == "echo1000" || op == "paced" })
-	file := filepath.Join(folder, "run.json")
-	o, err := parseOptions([]string{"-rounds", "1", "-engine", "stream", "-scale", "0.001", "-peers", strings.Join(runs, ","),
+	for _, c := range []struct {
+		name  string
+		peers []string
+		ops   []string
+	}{
+		{"judged", there, []string{"handshake", "refusal"}},
+		{"naive", []string{"naive"}, []string{"resumed", "echo64", "refusal", "download", "upload", "fairness", "idle", "silent", "half", "refused"}},
+	} {
+		if len(c.peers) > 0 {
+			t.Run(c.name, func(t *testing.T) { smoke(t, folder, c.peers, c.ops) })
+		}
+	}
+}
+
+func smoke(t *testing.T, folder string, with, ops []string) {
+	file := filepath.Join(t.TempDir(), "run.json")
+	o, err := parseOptions([]string{"-rounds", "1", "-engine", "stream", "-scale", "0.001", "-peers", strings.Join(with, ","),
 		"-ops", strings.Join(ops, ","), "-folder", folder, "-out", file}, operationNames(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -73,32 +88,43 @@ func TestSmoke(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range rows {
-		if row.name == "echo1000" || row.name == "paced" {
-			continue
+	expected := slices.Clone(ops)
+	for at, rows := range map[string][]string{"fairness": {"fair_alone", "fair_beside"}, "idle": {"idle", "idle_cpu", "burst"}} {
+		if i := slices.Index(expected, at); i >= 0 {
+			expected = slices.Replace(expected, i, i+1, rows...)
 		}
-		ofAll := !slices.Contains(holdings[1:], row.name)
-		for _, proxy := range append([]string{ours}, runs...) {
-			is := slices.ContainsFunc(r.LeftOut, func(l leftOut) bool { return l.Op == row.name && l.Proxy == proxy })
-			want := 1
-			if is || proxy != ours && !ofAll {
-				want = 0
+	}
+	figures := 0
+	for _, name := range expected {
+		row, known := rowNamed(name)
+		if !known {
+			t.Fatalf("there is no row %s", name)
+		}
+		for _, proxy := range append([]string{ours}, with...) {
+			p, err := peerNamed(proxy)
+			if err != nil {
+				t.Fatal(err)
 			}
-			if got := r.values(row.name, proxy); len(got) != want {
-				t.Errorf("%s of %s: %v", row.name, proxy, got)
+			got := r.values(name, proxy)
+			if proxy != ours && (slices.Contains(holdings[1:], name) || p.cannot[name] != "") {
+				continue // checked by the sum
 			}
-			if v := r.values(row.name, proxy); want == 1 && row.compared() && row.name != "idle" && len(v) == 1 && v[0] <= 0 {
-				t.Errorf("%s of %s costs %v", row.name, proxy, v[0])
+			if figures++; len(got) != 1 || row.compared() && name != "idle" && got[0] <= 0 {
+				t.Errorf("%s of %s: %v", name, proxy, got)
+			}
+			if line := "RATIO op=" + name + " peer=" + proxy + " median="; proxy != ours && row.compared() && name != "idle" && !strings.Contains(out.String(), line) {
+				t.Errorf("%q is missing in\n%s", line, out.String())
 			}
 		}
 	}
-	for _, line := range []string{"RATIO op=handshake peer=naive median=", "LEFT OUT op=refusal peer=naive: " + noCap, "\nidle "} {
-		if !strings.Contains(out.String(), line) {
-			t.Errorf("%q is missing in\n%s", line, out.String())
-		}
+	if len(r.Figures) != figures {
+		t.Errorf("there are %d figures, not %d", len(r.Figures), figures)
 	}
-	if slices.Contains(runs, "nginx") && len(r.values("refusal", "nginx")) != 1 {
-		t.Error("nginx refuses nothing")
+	for _, proxy := range with {
+		line := "LEFT OUT op=refusal peer=" + proxy + ": " + noCap
+		if p, _ := peerNamed(proxy); strings.Contains(out.String(), line) != (p.cannot["refusal"] != "") {
+			t.Errorf("whether %s refuses is not as it was said:\n%s", proxy, out.String())
+		}
 	}
 }
 
