@@ -16,8 +16,8 @@ import (
 )
 
 func main() {
-	// What is started is to end with this process, of which to the kernel means:
-	// with the thread that started it.
+	// What is started ends with this process, and for the kernel that is the thread
+	// which started it.
 	runtime.LockOSThread()
 	// The load's own collections are to disturb little.
 	debug.SetGCPercent(400)
@@ -80,6 +80,9 @@ func (o *options) prepared(ctx context.Context, args []string) error {
 			}
 		}
 		ran, err := enclose(ctx, append(args, "-folder", folder, "-tree", o.tree))
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
 		if ran || err != nil {
 			return err
 		}
