@@ -327,8 +327,41 @@ func TestFloodLetIn(t *testing.T) {
 	if n, err := f.flood(1, time.Minute); err == nil || !strings.Contains(err.Error(), "answered") {
 		t.Errorf("%d, %v", n, err)
 	}
-	if n, err := f.flood(1, 0); err == nil {
-		t.Errorf("%d refused in no time", n)
+}
+
+func TestFloodEnds(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	f, err := newFlooder(ln.Addr().String(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := f.flood(1000, 0); n != workers || err != nil {
+		t.Errorf("%d refused in no time, %v", n, err)
+	}
+	if n, err := f.flood(20, time.Minute); n != 20 || err != nil {
+		t.Errorf("%d refused, %v", n, err)
+	}
+	for deadline := time.Now().Add(patience); ; { // it looks for a moment only
+		f, err := newFlooder(ln.Addr().String(), 1)
+		if err != nil {
+			break
+		}
+		if f.leave(); time.Now().After(deadline) {
+			t.Fatal("one that may have none has one")
+		}
 	}
 }
 

@@ -16,15 +16,19 @@ type flooder struct {
 	held []int // those that it has
 }
 
+// flooders counts them: each has an address that no proxy remembers.
+var flooders atomic.Uint32
+
 // newFlooder opens as many connections as one address may have.
 func newFlooder(address string, perAddress int) (*flooder, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return nil, err
 	}
+	n := flooders.Add(1)
 	f := &flooder{
 		to:   syscall.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()},
-		from: syscall.SockaddrInet4{Addr: [4]byte{127, 9, 9, 9}},
+		from: syscall.SockaddrInet4{Addr: [4]byte{127, 9, byte(n / 250), byte(1 + n%250)}},
 	}
 	for range perAddress {
 		fd, err := f.connect()
@@ -58,7 +62,7 @@ func (f *flooder) connect() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	wait := syscall.Timeval{Sec: 5}
+	wait := syscall.Timeval{Sec: int64(patience / time.Second)}
 	from, to := f.from, f.to // package syscall writes into them
 	err = errors.Join(
 		syscall.SetsockoptInt(fd, syscall.SOL_IP, bindAddressNoPort, 1),
@@ -78,13 +82,13 @@ func (f *flooder) connect() (int, error) {
 	return fd, nil
 }
 
-// flood opens n connections, for a while at most, each of which has to be refused.
-// It returns how many were.
+// flood opens n connections, for a while at most but a few in any case, each of
+// which has to be refused. It returns how many were.
 func (f *flooder) flood(n int, period time.Duration) (int, error) {
 	end := time.Now().Add(period)
 	var refused atomic.Int64
-	err := each(n, func(_, _ int) error {
-		if time.Now().After(end) {
+	err := each(n, func(_, i int) error {
+		if i >= workers && time.Now().After(end) {
 			return nil
 		}
 		fd, err := f.connect()
