@@ -62,7 +62,7 @@ func (f *flooder) connect() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	wait := syscall.Timeval{Sec: int64(patience / time.Second)}
+	wait := syscall.NsecToTimeval(int64(patience))
 	from, to := f.from, f.to // package syscall writes into them
 	err = errors.Join(
 		syscall.SetsockoptInt(fd, syscall.SOL_IP, bindAddressNoPort, 1),
