@@ -5,9 +5,10 @@ STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK  = golang.org/x/vuln/cmd/govulncheck@v1.9.0
 NFPM         = github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4
 FUZZTIME    ?= 5s
-ROUNDS      ?= 4
 
-.PHONY: check tidy format vet staticcheck vuln race test build package fuzz bench
+comma       := ,
+
+.PHONY: check tidy format vet staticcheck vuln race test build package fuzz bench bench-edge bench-quick bench-relay bench-publish
 
 # The tests come last, so that their lines end the output.
 check: tidy format vet staticcheck vuln race
@@ -60,6 +61,25 @@ fuzz:
 	done
 
 # What the programs cost, as docs/benchmarks.md has it, on a machine that is at rest.
-bench:
-	$(GO) test -run '^$$' -bench . -benchtime $(ROUNDS)x -timeout 2h ./bench
+# The edge's is best run as root: in namespaces of its own, with peers by debootstrap.
+bench: bench-edge bench-relay
+
+# All of these may be given: make bench-edge ROUNDS=3 OPS=echo64,paced PEERS=nginx ENGINE=loop OUT=run.json
+EDGE = $(GO) run ./bench/edge -rounds $(or $(ROUNDS),$(1)) -engine $(or $(ENGINE),auto) -out $(or $(OUT),$(2)) \
+	$(if $(or $(OPS),$(3)),-ops $(or $(OPS),$(3))) $(if $(PEERS),-peers $(PEERS)) $(EDGEFLAGS)
+
+bench-edge:
+	@mkdir -p bin
+	$(call EDGE,5,bin/bench-edge.json,)
+
+bench-quick:
+	@mkdir -p bin
+	$(call EDGE,3,bin/bench-quick.json,handshake$(comma)echo64$(comma)paced$(comma)refusal)
+
+bench-relay:
+	$(GO) test -run '^$$' -bench . -benchtime $(or $(ROUNDS),4)x -timeout 2h ./bench
 	$(GO) test -run '^$$' -bench Forward -benchmem ./relaycore
+
+# Puts the runs that are kept into docs/benchmarks.md and its chart.
+bench-publish:
+	$(GO) run ./bench/edge publish bench/testdata/edge-*.json

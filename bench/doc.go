@@ -1,8 +1,9 @@
-// Package bench measures what the programs cost: the CPU time and the memory of
-// the real binaries, each a process of its own, under the load of another
-// process, which is the test binary. What the load costs is not counted.
+// Package bench measures what the relay costs, alone and behind the edge: the CPU
+// time and the memory of the real binaries, each a process of its own, under the load
+// of another process, which is the test binary. What the load costs is not counted.
+// The edge beside its peers is measured by bench/edge.
 //
-//	make bench                                        everything, 4 rounds, as docs/benchmarks.md has it
+//	make bench-relay                                  everything, 4 rounds, as docs/benchmarks.md has it
 //	go test -run '^$' -bench Relay/unix ./bench       one round of one benchmark
 //	go test -run '^$' -bench Steady ./bench -clients 1000 -period 20s
 //

@@ -140,16 +140,17 @@ func style(b *strings.Builder, names []string) {
 		".one { stroke: #1f2328; stroke-width: 1.5; }\n" +
 		".spread { stroke: #1f2328; }\n" +
 		".must { stroke: #cf222e; stroke-width: 1.5; stroke-dasharray: 3 2; }\n")
-	dark := "@media (prefers-color-scheme: dark) {\n" +
+	var dark strings.Builder
+	dark.WriteString("@media (prefers-color-scheme: dark) {\n" +
 		"text { fill: #f0f6fc; }\n.foot { fill: #9198a1; }\n.ground { fill: #0d1117; }\n.grid { stroke: #3d444d; }\n" +
-		".one, .spread { stroke: #f0f6fc; }\n.must { stroke: #ff7b72; }\n"
+		".one, .spread { stroke: #f0f6fc; }\n.must { stroke: #ff7b72; }\n")
 	for _, name := range names {
 		if c, has := colours[name]; has {
 			fmt.Fprintf(b, ".%s { fill: %s; }\n", name, c[0])
-			dark += fmt.Sprintf(".%s { fill: %s; }\n", name, c[1])
+			fmt.Fprintf(&dark, ".%s { fill: %s; }\n", name, c[1])
 		}
 	}
-	b.WriteString(dark + "}\n</style>\n")
+	b.WriteString(dark.String() + "}\n</style>\n")
 }
 
 func escaped(text string) string {

@@ -32,8 +32,8 @@
 //     take, alone, and beside four bulk streams of another process, two each way.
 //     An echo counts from when it was due
 //   - idle: PSS for each of 6,000 connections, each open and silent after one echo;
-//     what they cost of a core then; and how much of RSS is left when all have been
-//     gone for thirteen seconds
+//     what they cost of a core then; and, in the first round, how much of RSS is left
+//     when all have been gone for fifty seconds
 //   - silent, half, refused: relayedge alone: PSS for a connection that says nothing,
 //     for one that has sent half of its ClientHello, and what a refused one leaves
 //

@@ -16,15 +16,19 @@ type flooder struct {
 	held []int // those that it has
 }
 
+// flooders counts them: each has an address that no proxy remembers.
+var flooders atomic.Uint32
+
 // newFlooder opens as many connections as one address may have.
 func newFlooder(address string, perAddress int) (*flooder, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return nil, err
 	}
+	n := flooders.Add(1)
 	f := &flooder{
 		to:   syscall.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()},
-		from: syscall.SockaddrInet4{Addr: [4]byte{127, 9, 9, 9}},
+		from: syscall.SockaddrInet4{Addr: [4]byte{127, 9, byte(n / 250), byte(1 + n%250)}},
 	}
 	for range perAddress {
 		fd, err := f.connect()
@@ -58,14 +62,18 @@ func (f *flooder) connect() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	wait := syscall.Timeval{Sec: 5}
+	wait := syscall.NsecToTimeval(int64(patience))
+	from, to := f.from, f.to // package syscall writes into them
 	err = errors.Join(
 		syscall.SetsockoptInt(fd, syscall.SOL_IP, bindAddressNoPort, 1),
 		syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait),
 		syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &wait),
-		syscall.Bind(fd, &f.from))
+		syscall.Bind(fd, &from))
 	if err == nil {
-		err = syscall.Connect(fd, &f.to)
+		// A signal of the runtime ends the wait, not the attempt: asking again waits on.
+		for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+			err = syscall.Connect(fd, &to)
+		}
 	}
 	if err != nil {
 		syscall.Close(fd)
@@ -74,13 +82,13 @@ func (f *flooder) connect() (int, error) {
 	return fd, nil
 }
 
-// flood opens n connections, for a while at most, each of which has to be refused.
-// It returns how many were.
+// flood opens n connections, for a while at most but a few in any case, each of
+// which has to be refused. It returns how many were.
 func (f *flooder) flood(n int, period time.Duration) (int, error) {
 	end := time.Now().Add(period)
 	var refused atomic.Int64
-	err := each(n, func(_, _ int) error {
-		if time.Now().After(end) {
+	err := each(n, func(_, i int) error {
+		if i >= workers && time.Now().After(end) {
 			return nil
 		}
 		fd, err := f.connect()
@@ -92,8 +100,12 @@ func (f *flooder) flood(n int, period time.Duration) (int, error) {
 			return err
 		}
 		defer syscall.Close(fd)
-		switch n, err := syscall.Read(fd, make([]byte, 1)); {
-		case err == nil && n > 0:
+		got, err := 0, error(syscall.EINTR)
+		for errors.Is(err, syscall.EINTR) {
+			got, err = syscall.Read(fd, make([]byte, 1))
+		}
+		switch {
+		case err == nil && got > 0:
 			return errors.New("a connection over the cap was answered")
 		case err == nil, errors.Is(err, syscall.ECONNRESET):
 			refused.Add(1)

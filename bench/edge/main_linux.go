@@ -16,8 +16,8 @@ import (
 )
 
 func main() {
-	// What is started is to end with this process, of which to the kernel means:
-	// with the thread that started it.
+	// What is started ends with this process, and for the kernel that is the thread
+	// which started it.
 	runtime.LockOSThread()
 	// The load's own collections are to disturb little.
 	debug.SetGCPercent(400)
@@ -63,7 +63,7 @@ func command(args []string) error {
 
 // prepared builds, finds the peers, and runs in namespaces of their own if it can.
 func (o *options) prepared(ctx context.Context, args []string) error {
-	folder, err := os.MkdirTemp("", "relayedge-bench-")
+	folder, err := os.MkdirTemp("", "relayedge-bench-edge-")
 	if err != nil {
 		return err
 	}
@@ -80,6 +80,9 @@ func (o *options) prepared(ctx context.Context, args []string) error {
 			}
 		}
 		ran, err := enclose(ctx, append(args, "-folder", folder, "-tree", o.tree))
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
 		if ran || err != nil {
 			return err
 		}

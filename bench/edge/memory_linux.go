@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -113,24 +114,25 @@ func (s *site) memories(of []*peer, ways []string, round int, record func(row, p
 			record(h.way, h.name, bytes/1e3)
 		}
 	}
+	if round > 0 || !slices.Contains(ways, "idle") {
+		return nil
+	}
 	return s.afterBurst(all, record)
 }
 
-// afterBurst has the idle connections go, and looks at what is left.
+// afterBurst has the idle connections go, and looks at what is left when a program
+// has had time to give back what they took. One round of it is enough: it takes as
+// long as all else of a round's memory.
 func (s *site) afterBurst(all []*holding, record func(row, proxy string, value float64)) error {
-	some := false
 	for _, h := range all {
-		if h.way == "idle" {
-			some = true
-			if err := h.load.close(); err != nil {
-				return err
-			}
+		if h.way != "idle" {
+			continue
+		}
+		if err := h.load.close(); err != nil {
+			return err
 		}
 	}
-	if !some {
-		return nil
-	}
-	time.Sleep(s.load.settle)
+	time.Sleep(s.load.gone)
 	for _, h := range all {
 		if h.way != "idle" {
 			continue

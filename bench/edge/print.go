@@ -40,13 +40,14 @@ func (r *results) versions() string {
 func (r *results) progress(out io.Writer, round int, names []string) {
 	for _, name := range names {
 		row, _ := rowNamed(name)
-		line := fmt.Sprintf("round %d  %-11s", round+1, name)
+		var line strings.Builder
+		fmt.Fprintf(&line, "round %d  %-11s", round+1, name)
 		for _, proxy := range r.proxies() {
 			if v := r.values(name, proxy); len(v) > 0 {
-				line += fmt.Sprintf("  %s %.4g", proxy, v[len(v)-1])
+				fmt.Fprintf(&line, "  %s %.4g", proxy, v[len(v)-1])
 			}
 		}
-		fmt.Fprintln(out, line, row.unit)
+		fmt.Fprintln(out, line.String(), row.unit)
 	}
 }
 

@@ -49,6 +49,11 @@ func start(program string, args []string, root, log string) (*process, error) {
 	}()
 	p := &process{pid: cmd.Process.Pid, log: log, gone: gone}
 	p.stop = sync.OnceFunc(func() {
+		select {
+		case <-gone: // its number may be another's
+			return
+		default:
+		}
 		// Nothing of theirs has to outlast them.
 		pids, _ := p.tree()
 		for _, pid := range pids {

@@ -32,6 +32,7 @@ type load struct {
 	held       int           // connections whose memory is measured
 	settle     time.Duration // from the last of them to the measurement
 	watch      time.Duration // of their CPU time
+	gone       time.Duration // from the end of the last of them to another look at the memory
 }
 
 // full is the load of what is published. Five proxies open their connections one
@@ -44,10 +45,10 @@ var full = load{
 	held:       6000,
 	settle:     13 * time.Second,
 	watch:      5 * time.Second,
+	gone:       50 * time.Second,
 }
 
-// scaled is the load for trying. The waits are as they are where they let a
-// process come to rest.
+// scaled is the load for trying.
 func (l load) scaled(by float64) load {
 	count := func(n int) int { return max(workers, int(float64(n)*by)) }
 	last := func(d time.Duration) time.Duration { return max(100*time.Millisecond, time.Duration(float64(d)*by)) }
@@ -59,6 +60,7 @@ func (l load) scaled(by float64) load {
 		held:       count(l.held),
 		settle:     last(l.settle),
 		watch:      last(l.watch),
+		gone:       last(l.gone),
 	}
 }
 
