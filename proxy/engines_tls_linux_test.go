@@ -41,8 +41,8 @@ func TestKeyUpdateBothWays(t *testing.T) {
 				t.Fatalf("read %q, %v", got[:n], err)
 			}
 		}
-		if r.renewed != rounds {
-			t.Errorf("the edge has renewed its keys %d times, want %d", r.renewed, rounds)
+		if n := r.renewed.Load(); n != rounds {
+			t.Errorf("the edge has renewed its keys %d times, want %d", n, rounds)
 		}
 		e.wantOpen()
 	})
