@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // testedEngines are the engines that every test of the edge's behaviour runs on.
@@ -16,6 +17,10 @@ func allEngines() []string {
 	}
 	return []string{"stream"}
 }
+
+// timerGrain is how late a limit may come: an event loop's timers go by the
+// millisecond, and are never early.
+const timerGrain = time.Millisecond
 
 const engineMark = "engine="
 

@@ -16,11 +16,16 @@ import (
 // PROXY header, the handshake and the dial, a goroutine carries it, because all
 // of them may wait, and so may the choice of a certificate; protocol: http stays
 // with its goroutine until an upgrade.
+//
+// One loop accepts. The forwarding is shared out among as many as the load calls
+// for (loopshare.go).
 type loopEngine struct {
 	mu     sync.Mutex
-	loops  []*loop.Loop // of the kernel's sockets
-	memory *loop.Loop   // of connections in memory; nil: there were none
+	loops  []*member  // the first accepts
+	memory *loop.Loop // of connections in memory; nil: there were none
 	ends   sync.WaitGroup
+	active int       // how many of the loops are given connections
+	since  time.Time // when active has changed
 }
 
 // accept has a loop take the newcomers, or a goroutine those that no loop can
@@ -32,6 +37,11 @@ func (e *loopEngine) accept(ctx context.Context, l *listener) error {
 	first, err := e.first()
 	if err != nil {
 		return err
+	}
+	if polled, ok := l.socket.(interface{ Unpoll() error }); ok {
+		if err := polled.Unpoll(); err != nil {
+			return err
+		}
 	}
 	failed := make(chan error, 1)
 	stop, err := acceptOn(first, l, func(err error) { failed <- err })
@@ -54,15 +64,15 @@ func (e *loopEngine) accept(ctx context.Context, l *listener) error {
 func (e *loopEngine) first() (*loop.Loop, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.loops) == 0 {
-		l, err := loop.Open()
-		if err != nil {
-			return nil, err
-		}
-		e.loops = append(e.loops, l)
-		e.ends.Go(l.Run)
+	if len(e.loops) > 0 {
+		return e.loops[0].Loop, nil
 	}
-	return e.loops[0], nil
+	m, err := e.open()
+	if err != nil {
+		return nil, err
+	}
+	e.active = 1
+	return m.Loop, nil
 }
 
 // inMemory returns the loop of connections in memory.
@@ -78,7 +88,10 @@ func (e *loopEngine) inMemory() *loop.Loop {
 
 func (e *loopEngine) close() {
 	e.mu.Lock()
-	loops := e.loops
+	var loops []*loop.Loop
+	for _, m := range e.loops {
+		loops = append(loops, m.Loop)
+	}
 	if e.memory != nil {
 		loops = append(loops, e.memory)
 	}
@@ -167,7 +180,7 @@ func (e *loopEngine) carry(s *session, l *loop.Loop, place *admission.Place) {
 			return
 		}
 	}
-	p := newPair(f, l, client, relay, header, ready)
+	p := newPair(f, e.lightest(l), client, relay, header, ready)
 	if carried = s.carriedBy(p); carried {
 		p.hand()
 	}

@@ -263,6 +263,18 @@ func abort(c net.Conn) {
 	}
 }
 
+// carriedOn has the carrier change how it is interrupted, at a moment at which
+// nobody interrupts it. It reports false if somebody has.
+func (s *session) carriedOn(change func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return false
+	}
+	change()
+	return true
+}
+
 // release is the end of a carrier, before finish: from here nobody interrupts it.
 // It reports whether the streams end short of their whole.
 func (s *session) release() (cut bool) {

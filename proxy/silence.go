@@ -16,18 +16,18 @@ type silence struct {
 	times         *times
 	ready         time.Time // the end of the handshake, or what came before it
 	spoken        bool      // a byte of the client's has reached the relay
-	client, relay side
+	client, relay speaker
 }
 
-// side is what silence knows of one side.
-type side struct {
+// speaker is what silence knows of one side.
+type speaker struct {
 	moved time.Time // when bytes of this side last moved
 	ended bool      // its end has been read
 }
 
 // newSilence starts the clocks; that of the first byte has run since ready.
 func newSilence(t *times, ready, now time.Time) silence {
-	return silence{times: t, ready: ready, client: side{moved: now}, relay: side{moved: now}}
+	return silence{times: t, ready: ready, client: speaker{moved: now}, relay: speaker{moved: now}}
 }
 
 // clientSpoke: bytes of the client's have reached the relay.
@@ -35,7 +35,7 @@ func (q *silence) clientSpoke(now time.Time) { q.client.moved, q.spoken = now, t
 
 // end notes the end of a side's stream. From here the silence of the other is
 // measured.
-func (s *side) end(now time.Time) { s.ended, s.moved = true, now }
+func (s *speaker) end(now time.Time) { s.ended, s.moved = true, now }
 
 // clientLimit is when the wait for the client is over, and what for.
 func (q *silence) clientLimit() (time.Time, Reason) {

@@ -30,7 +30,7 @@ func (w *watch) begin(t *times, client, relay net.Conn, ready time.Time) {
 func (w *watch) clientMoved() { w.moved(&w.silence.client) }
 func (w *watch) relayMoved()  { w.moved(&w.silence.relay) }
 
-func (w *watch) moved(s *side) {
+func (w *watch) moved(s *speaker) {
 	w.mu.Lock()
 	s.moved = time.Now()
 	w.mu.Unlock()
@@ -68,7 +68,7 @@ func (w *watch) relayEnded() bool {
 func (w *watch) clientHasEnded() bool { return w.hasEnded(&w.silence.client) }
 func (w *watch) relayHasEnded() bool  { return w.hasEnded(&w.silence.relay) }
 
-func (w *watch) hasEnded(s *side) bool {
+func (w *watch) hasEnded(s *speaker) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return s.ended

@@ -102,7 +102,7 @@ func (b Bind) Listen() (net.Listener, error) {
 	}
 	ln, err := sockopt.Options{}.ListenConfig().Listen(context.Background(), network, b.text)
 	if err == nil {
-		return ln, nil
+		return unpollable(ln), nil
 	}
 	return nil, listenError(b.text, err)
 }

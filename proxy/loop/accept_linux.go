@@ -1,10 +1,10 @@
 package loop
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
@@ -35,7 +35,7 @@ type Accepts struct {
 // acceptor is a listening socket that a loop watches.
 type acceptor struct {
 	loop    *Loop
-	fd      int // a duplicate of the listener's
+	socket  syscall.RawConn // the listener's, which may be closed at any time
 	unix    bool
 	takes   Accepts
 	spare   *Conn // the next newcomer
@@ -43,6 +43,9 @@ type acceptor struct {
 	paused  bool
 	closed  bool
 	timer   Timer
+	take    func(fd uintptr) // accepts into what follows: a closure for each would be an allocation
+	fd      int
+	errno   syscall.Errno
 	address unix.RawSockaddrAny
 	local   netip.AddrPort // zero: each connection has its own
 }
@@ -50,7 +53,8 @@ type acceptor struct {
 // Accept has the loop take the newcomers of a listener: a TCP or unix listener of
 // the net package, or one that embeds it. It returns what stops that, which may
 // be called from any goroutine but the loop's; after it Take is not called. The
-// listener stays the caller's to close.
+// listener stays the caller's to close, which may come first: then Failed is told
+// of net.ErrClosed, unless there is nobody to accept.
 func (l *Loop) Accept(listener net.Listener, takes Accepts) (stop func(), err error) {
 	a := &acceptor{loop: l, takes: takes, unix: listener.Addr().Network() == "unix"}
 	if tcp, ok := listener.Addr().(*net.TCPAddr); ok {
@@ -62,19 +66,10 @@ func (l *Loop) Accept(listener net.Listener, takes Accepts) (stop func(), err er
 	if !ok {
 		return nil, fmt.Errorf("a loop cannot watch a %T", listener)
 	}
-	raw, err := source.SyscallConn()
-	if err != nil {
+	if a.socket, err = source.SyscallConn(); err != nil {
 		return nil, err
 	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		a.fd, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
-	}); err != nil {
-		return nil, err
-	}
-	if failed != nil {
-		return nil, os.NewSyscallError("fcntl", failed)
-	}
+	a.take = func(fd uintptr) { a.fd, a.errno = accept4(int(fd), &a.address) }
 	a.timer.Owner = a
 	a.spare = &Conn{loop: l, unix: a.unix}
 	p := l.epoll()
@@ -99,7 +94,7 @@ func (l *Loop) Accept(listener net.Listener, takes Accepts) (stop func(), err er
 	}, nil
 }
 
-// end gives the duplicate back. The place in the table stays empty.
+// end takes the listener out of the poller. Its place in the table stays empty.
 func (a *acceptor) end() {
 	if a.closed {
 		return
@@ -110,16 +105,22 @@ func (a *acceptor) end() {
 	p.mu.Lock()
 	p.acceptors[firstListenerSlot-a.slot.index] = nil
 	p.mu.Unlock()
-	epollControl(p.fd, unix.EPOLL_CTL_DEL, a.fd, 0, a.slot)
-	unix.Close(a.fd)
+	a.leave()
+}
+
+// leave takes the listener out of the poller; closing it has done so already.
+func (a *acceptor) leave() {
+	if !a.paused {
+		a.socket.Control(func(fd uintptr) { epollControl(a.loop.epoll().fd, unix.EPOLL_CTL_DEL, int(fd), 0, a.slot) })
+	}
 }
 
 // pause leaves the listener alone for a while. Removing it from the poller is
 // what is allowed where several loops wait for the same newcomers.
 func (a *acceptor) pause(d time.Duration) {
 	if !a.paused {
+		a.leave()
 		a.paused = true
-		epollControl(a.loop.epoll().fd, unix.EPOLL_CTL_DEL, a.fd, 0, a.slot)
 	}
 	a.loop.SetTimer(&a.timer, a.loop.now.Add(d))
 }
@@ -127,12 +128,30 @@ func (a *acceptor) pause(d time.Duration) {
 // resume watches the listener. Newcomers that are not taken are reported again.
 func (a *acceptor) resume() error {
 	a.paused = false
-	return a.loop.epoll().add(a.fd, unix.EPOLLIN|unix.EPOLLEXCLUSIVE, a.slot)
+	var failed error
+	err := a.socket.Control(func(fd uintptr) {
+		failed = a.loop.epoll().add(int(fd), unix.EPOLLIN|unix.EPOLLEXCLUSIVE, a.slot)
+	})
+	return cmp.Or(err, failed)
+}
+
+// next takes a newcomer from the kernel. The listener's descriptor is held for as
+// long as that takes, and not while somebody decides about the newcomer: closing
+// a listener waits for whoever holds it.
+func (a *acceptor) next() (fd int, err error) {
+	if err := a.socket.Control(a.take); err != nil {
+		return -1, net.ErrClosed
+	}
+	if a.errno != 0 {
+		return -1, a.errno
+	}
+	return a.fd, nil
 }
 
 // Expire ends a pause.
 func (a *acceptor) Expire() {
-	if err := a.resume(); err != nil {
+	if a.resume() != nil {
+		a.paused = true // the listener is closed, which accept finds out, or the kernel has no memory for it
 		a.pause(time.Second)
 		return
 	}
@@ -146,15 +165,15 @@ func (a *acceptor) accept() {
 		if a.closed || a.paused {
 			return
 		}
-		fd, errno := accept4(a.fd, &a.address)
-		if errno == unix.EAGAIN {
+		fd, err := a.next()
+		if err == unix.EAGAIN {
 			if refused > 0 && taken == 0 {
 				a.pause(refusalPause)
 			}
 			return
 		}
-		if errno != 0 {
-			wait := a.takes.Failed(&net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", errno)})
+		if err != nil {
+			wait := a.takes.Failed(&net.OpError{Op: "accept", Net: "tcp", Err: err})
 			if wait < 0 {
 				a.end()
 			} else {

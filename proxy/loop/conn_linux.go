@@ -109,6 +109,21 @@ func (c *Conn) hand(l *Loop, h Handler) error {
 	return l.epoll().watch(c)
 }
 
+func (c *Conn) detach() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handler = nil
+	if !c.closed && c.slot != (slot{}) {
+		c.loop.epoll().forget(c)
+	}
+}
+
+func (c *Conn) handledBy() Handler {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.handler
+}
+
 // Lend gives a connection that a handler has to a goroutine. It is called in the
 // loop's goroutine.
 func (l *Loop) Lend(c Stream) {

@@ -16,6 +16,30 @@ func (l *Loop) Hand(c Stream, h Handler) error {
 	return fmt.Errorf("a loop cannot watch a %T", c)
 }
 
+// Detach takes a connection from its handler, which is told nothing more, so that
+// another loop may have it. It is called in the loop's goroutine.
+func (l *Loop) Detach(c Stream) {
+	if c, ok := c.(watchable); ok {
+		c.detach()
+	}
+}
+
+// Handlers returns the handlers of the loop's sockets, one for each of them. It
+// is called in the loop's goroutine.
+func (l *Loop) Handlers() []Handler {
+	table, ok := l.park.(interface{ watchables() []watchable })
+	if !ok {
+		return nil
+	}
+	var handlers []Handler
+	for _, c := range table.watchables() {
+		if h := c.handledBy(); h != nil {
+			handlers = append(handlers, h)
+		}
+	}
+	return handlers
+}
+
 // Watches reports whether the loop can watch a connection.
 func (l *Loop) Watches(c any) bool {
 	if _, memory := l.park.(*channelParker); memory {
@@ -29,4 +53,6 @@ func (l *Loop) Watches(c any) bool {
 // watchable is a connection of the kernel's.
 type watchable interface {
 	hand(l *Loop, h Handler) error
+	detach()
+	handledBy() Handler
 }

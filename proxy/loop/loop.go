@@ -70,7 +70,8 @@ type Loop struct {
 	// Out grows to what one call collects in it.
 	In, Plain, Out []byte
 
-	busy meter
+	busy     meter
+	onWindow func() // nil: nobody wants to know
 
 	mu      sync.Mutex
 	posted  []func()
@@ -165,7 +166,7 @@ func (l *Loop) ClearTimer(t *Timer) { l.wheel.Clear(t) }
 // turn does what can be done without waiting.
 func (l *Loop) turn(events []occurrence) outcome {
 	l.now = time.Now()
-	l.busy.begin(l.now)
+	window := l.busy.begin(l.now)
 	for _, e := range events {
 		if e.acceptor != nil {
 			e.acceptor.accept()
@@ -194,6 +195,9 @@ func (l *Loop) turn(events []occurrence) outcome {
 	l.wheel.Advance(l.now.Sub(l.start))
 	if stopped {
 		return end
+	}
+	if window && l.onWindow != nil {
+		l.onWindow()
 	}
 	if len(l.again) > 0 || l.hasPosts() {
 		return goOn

@@ -184,6 +184,18 @@ func (p *poller) release(c *Conn) {
 	c.slot = slot{}
 }
 
+func (p *poller) watchables() []watchable {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]watchable, 0, len(p.table)-len(p.free))
+	for _, e := range p.table {
+		if e.conn != nil {
+			all = append(all, e.conn)
+		}
+	}
+	return all
+}
+
 func (p *poller) add(fd int, events uint32, s slot) error {
 	return epollControl(p.fd, unix.EPOLL_CTL_ADD, fd, events, s)
 }

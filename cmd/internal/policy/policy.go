@@ -23,7 +23,7 @@ import (
 type Policy struct {
 	Listeners     []proxy.ListenerConfig     `key:"listeners" default:"[]" doc:"where the edge takes connections"`
 	Certificates  certs.Config               `key:"certificates" doc:"what tls: terminate serves"`
-	Engine        string                     `key:"engine" default:"auto" enum:"auto|stream" doc:"what moves the bytes; auto takes the best of this system"`
+	Engine        string                     `key:"engine" default:"auto" enum:"auto|loop|stream" doc:"what moves the bytes: an event loop (Linux), or a goroutine for each direction; auto takes the best of this system"`
 	Upstreams     map[string]upstream.Config `key:"upstreams" doc:"relays by name; where none is written, there is one named relay with the defaults"`
 	Limits        proxy.Limits               `key:"limits" doc:"the edge's limits"`
 	RequestLimits httpguard.Config           `key:"request_limits" doc:"how many HTTP requests a credential or a host may make, on every route and before anything authenticates"`
