@@ -37,14 +37,14 @@ func playOverKernel(t *testing.T, s script) *played {
 		p.perform(at)
 		switch at.do {
 		case finish, fin, broken, leave, reset:
-			p.heard(1-at.who)
+			p.heard(1 - at.who)
 		}
 	}
 	for _, who := range []int{client, relay} {
 		if side := p.sides[who]; !side.hasLeft() {
 			side.gate.allow(all)
 			p.perform(step{who: who, do: finish})
-			p.heard(1-who)
+			p.heard(1 - who)
 		}
 	}
 	for _, side := range p.sides {

@@ -251,6 +251,15 @@ func (e *testEdge) handshake(raw net.Conn, cfg *tls.Config) *tls.Conn {
 	return client
 }
 
+func openCertificates(t testing.TB) *certs.Store {
+	t.Helper()
+	store, err := certs.Open(certs.Config{SelfIssued: []string{"relay.example.org", "*.chat.example.org"}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
 func clientTLS(name string) *tls.Config {
 	return &tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}
 }

@@ -17,7 +17,6 @@ import (
 
 	"relayedge/internal/hostport"
 	"relayedge/internal/proxyheader"
-	"relayedge/proxy/certs"
 	"relayedge/proxy/upstream"
 )
 
@@ -83,15 +82,6 @@ type kernelConfig struct {
 	more     []Listener // beside that of the way
 	// times shortens what the policy counts in whole seconds.
 	times func(*times)
-}
-
-func openCertificates(t testing.TB) *certs.Store {
-	t.Helper()
-	store, err := certs.Open(certs.Config{SelfIssued: []string{"relay.example.org", "*.chat.example.org"}}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store
 }
 
 func listenKernel(t testing.TB, kind string) net.Listener {

@@ -53,6 +53,7 @@ func rekeying(t *testing.T, raw net.Conn) *rekeyer {
 	var log bytes.Buffer
 	cfg := clientTLS("relay.example.org")
 	cfg.KeyLogWriter = &log
+	cfg.ClientSessionCache = oneSession{new(*tls.ClientSessionState)} // so that it is sent a ticket
 	client := tls.Client(&recordwise{Conn: raw}, cfg)
 	if err := client.Handshake(); err != nil {
 		t.Fatalf("handshake: %v", err)
