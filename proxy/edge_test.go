@@ -264,6 +264,17 @@ func clientTLS(name string) *tls.Config {
 	return &tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}
 }
 
+// ends is how many connections have ended, by reason.
+func (e *testEdge) ends() map[Reason]int {
+	got := map[Reason]int{}
+	for reason, c := range e.server.stats.ended {
+		if n := c.Load(); n != 0 {
+			got[reason] = int(n)
+		}
+	}
+	return got
+}
+
 // ended is how often a connection ended for the reason.
 func (e *testEdge) ended(r Reason) int { return int(e.server.stats.ended[r].Load()) }
 

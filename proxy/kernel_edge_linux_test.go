@@ -350,17 +350,6 @@ func waitFor(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// ends is how many connections have ended, by reason.
-func (e *testEdge) ends() map[Reason]int {
-	got := map[Reason]int{}
-	for reason, c := range e.server.stats.ended {
-		if n := c.Load(); n != 0 {
-			got[reason] = int(n)
-		}
-	}
-	return got
-}
-
 // wantEnd waits until a connection has ended, and checks that it was just one,
 // for the reason.
 func (e *kernelEdge) wantEnd(r Reason) { e.t.Helper(); e.wantEnds(1, r) }
