@@ -42,11 +42,10 @@ const all = -1
 // gate is a connection that is read only as far as it is allowed.
 type gate struct {
 	net.Conn
-	mu     sync.Mutex
-	more   sync.Cond
-	left   int // all: without an end
-	closed bool
-	ended  bool // the socket's end was read
+	mu    sync.Mutex
+	more  sync.Cond
+	left  int  // all: without an end
+	ended bool // the socket's end was read
 }
 
 func newGate(c net.Conn) *gate {

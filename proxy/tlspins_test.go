@@ -261,7 +261,10 @@ func TestPinWriteErrorsAreKept(t *testing.T) {
 	}
 	socket.failing = nil
 	_, err := server.Write([]byte("y"))
-	if temporary, ok := errors.AsType[net.Error](err); !ok || temporary.Temporary() || len(socket.out) != 0 {
+	if temporary, ok := errors.AsType[interface {
+		error
+		Temporary() bool
+	}](err); !ok || temporary.Temporary() || len(socket.out) != 0 {
 		t.Errorf("the next write: %v, %d writes", err, len(socket.out))
 	}
 	if err := server.CloseWrite(); err != nil || len(socket.out) != 1 {
