@@ -32,7 +32,8 @@ type player struct {
 	mu   sync.Mutex // guards what follows
 	seen seen
 	sent int64
-	left bool // it has closed its socket itself
+	asks int32 // how often it has asked for new keys
+	left bool  // it has closed its socket itself
 }
 
 // all is a gate that is open.
@@ -41,11 +42,10 @@ const all = -1
 // gate is a connection that is read only as far as it is allowed.
 type gate struct {
 	net.Conn
-	mu     sync.Mutex
-	more   sync.Cond
-	left   int // all: without an end
-	closed bool
-	ended  bool // the socket's end was read
+	mu    sync.Mutex
+	more  sync.Cond
+	left  int  // all: without an end
+	ended bool // the socket's end was read
 }
 
 func newGate(c net.Conn) *gate {
@@ -206,6 +206,13 @@ func (s *player) underWay(other *player) int64 {
 	return s.sent - other.seen.got
 }
 
+// answersDue reports whether the edge's answer to a KeyUpdate has not been read.
+func (s *player) answersDue() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rekey != nil && s.rekey.renewed.Load() != s.asks
+}
+
 // early has the client send before there is a relay.
 func (p *play) early(n int) {
 	if n > 0 {
@@ -232,7 +239,7 @@ func (p *play) perform(at step) {
 	half := func(c net.Conn) { c.(interface{ CloseWrite() error }).CloseWrite() }
 	switch at.do {
 	case leave, reset, fin, broken:
-		if s.underWay(other) != 0 || other.underWay(s) != 0 {
+		if s.underWay(other) != 0 || other.underWay(s) != 0 || s.answersDue() || other.answersDue() {
 			p.loose = true
 		}
 	}
@@ -246,6 +253,9 @@ func (p *play) perform(at step) {
 	case resume:
 		s.gate.allow(all)
 	case rekey:
+		s.mu.Lock()
+		s.asks++
+		s.mu.Unlock()
 		s.queue <- func() { s.raw.Write(s.rekey.update()) }
 	case finish:
 		s.queue <- func() {

@@ -147,6 +147,9 @@ func newScript(rng *rand.Rand, waits bool) script {
 			at.do = resume
 			stopped[who], unread[who] = false, 0
 		case p < 68 && s.tls == "1.3":
+			if stopped[client] && unread[client] > surely {
+				continue // the answer would wait for a mutex of crypto/tls, which no bubble waits for
+			}
 			at.who, at.do = client, rekey
 		case p < 76:
 			at.do = finish
@@ -186,6 +189,7 @@ type ending struct {
 // seen is what one side saw.
 type seen struct {
 	got    int64  // bytes, each of which was the right one
+	brim   bool   // more waited for it at the end than fits: what fits depends on how records are cut
 	stream ending // of what is read
 	socket ending // of the socket below TLS
 }
@@ -264,7 +268,7 @@ func (a *played) differs(b *played, s script) (all []string) {
 	for i, x := range a.sides {
 		y := b.sides[i]
 		who := [...]string{"the client", "the relay"}[i]
-		if x.got != y.got {
+		if x.got != y.got && !x.brim && !y.brim {
 			all = append(all, fmt.Sprintf("%s got %d and %d bytes", who, x.got, y.got))
 		}
 		if !same(x.stream, y.stream) {
@@ -306,6 +310,9 @@ func playInBubble(t *testing.T, s script) *played {
 	}
 	time.Sleep(time.Hour) // longer than any limit
 	synctest.Wait()
+	for i, side := range p.sides {
+		side.seen.brim = p.sides[1-i].underWay(side) > surely
+	}
 	for _, side := range p.sides {
 		side.gate.allow(all)
 	}

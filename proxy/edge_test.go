@@ -251,8 +251,28 @@ func (e *testEdge) handshake(raw net.Conn, cfg *tls.Config) *tls.Conn {
 	return client
 }
 
+func openCertificates(t testing.TB) *certs.Store {
+	t.Helper()
+	store, err := certs.Open(certs.Config{SelfIssued: []string{"relay.example.org", "*.chat.example.org"}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
 func clientTLS(name string) *tls.Config {
 	return &tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}
+}
+
+// ends is how many connections have ended, by reason.
+func (e *testEdge) ends() map[Reason]int {
+	got := map[Reason]int{}
+	for reason, c := range e.server.stats.ended {
+		if n := c.Load(); n != 0 {
+			got[reason] = int(n)
+		}
+	}
+	return got
 }
 
 // ended is how often a connection ended for the reason.

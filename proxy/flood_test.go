@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,7 +21,7 @@ import (
 
 // heard keeps what its reader has read.
 type heard struct {
-	*memconn.Conn
+	net.Conn
 	got bytes.Buffer
 }
 
@@ -40,29 +41,38 @@ type sealer struct {
 
 func sealingClient(e *testEdge) (*sealer, *memconn.Conn) {
 	e.t.Helper()
+	raw := e.dial(aliceAddr)
+	return sealing(e.t, raw), raw
+}
+
+// sealing shakes hands over a connection.
+func sealing(t *testing.T, conn net.Conn) *sealer {
+	t.Helper()
 	var log bytes.Buffer
 	cfg := clientTLS("relay.example.org")
 	cfg.MaxVersion, cfg.KeyLogWriter = tls.VersionTLS12, &log
 	cfg.CipherSuites = []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}
-	raw := &heard{Conn: e.dial(aliceAddr)}
-	e.handshake(raw, cfg)
+	raw := &heard{Conn: conn}
+	if err := tls.Client(raw, cfg).Handshake(); err != nil {
+		t.Fatalf("handshake: %v", err)
+	}
 	fields := strings.Fields(log.String()) // CLIENT_RANDOM, the random, the master secret
 	client, err1 := hex.DecodeString(fields[1])
 	master, err2 := hex.DecodeString(fields[2])
 	if err1 != nil || err2 != nil {
-		e.t.Fatal(err1, err2)
+		t.Fatal(err1, err2)
 	}
 	server := raw.got.Bytes()[5+4+2:][:32] // of the ServerHello, behind record head, message head and version
 	block := expand12(master, append([]byte("key expansion"), append(bytes.Clone(server), client...)...), 40)
 	b, err := aes.NewCipher(block[:16])
 	if err != nil {
-		e.t.Fatal(err)
+		t.Fatal(err)
 	}
 	aead, err := cipher.NewGCM(b)
 	if err != nil {
-		e.t.Fatal(err)
+		t.Fatal(err)
 	}
-	return &sealer{aead: aead, iv: block[32:36], seq: 1}, raw.Conn // Finished was record 0
+	return &sealer{aead: aead, iv: block[32:36], seq: 1} // Finished was record 0
 }
 
 // expand12 is the PRF of TLS 1.2 (RFC 5246, section 5); seed begins with the label.

@@ -17,7 +17,6 @@ import (
 
 	"relayedge/internal/hostport"
 	"relayedge/internal/proxyheader"
-	"relayedge/proxy/certs"
 	"relayedge/proxy/upstream"
 )
 
@@ -83,15 +82,6 @@ type kernelConfig struct {
 	more     []Listener // beside that of the way
 	// times shortens what the policy counts in whole seconds.
 	times func(*times)
-}
-
-func openCertificates(t testing.TB) *certs.Store {
-	t.Helper()
-	store, err := certs.Open(certs.Config{SelfIssued: []string{"relay.example.org", "*.chat.example.org"}}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store
 }
 
 func listenKernel(t testing.TB, kind string) net.Listener {
@@ -358,17 +348,6 @@ func waitFor(t testing.TB, what string, holds func() bool) {
 			t.Fatalf("waited in vain until %s", what)
 		}
 	}
-}
-
-// ends is how many connections have ended, by reason.
-func (e *testEdge) ends() map[Reason]int {
-	got := map[Reason]int{}
-	for reason, c := range e.server.stats.ended {
-		if n := c.Load(); n != 0 {
-			got[reason] = int(n)
-		}
-	}
-	return got
 }
 
 // wantEnd waits until a connection has ended, and checks that it was just one,

@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,8 +29,8 @@ type rekeyer struct {
 	t   *testing.T
 	raw net.Conn
 	trafficKeys
-	in      trafficKeys // the edge's
-	renewed int         // how often the edge has renewed its keys
+	in      trafficKeys  // the edge's
+	renewed atomic.Int32 // how often the edge has renewed its keys
 }
 
 // trafficKeys seal or open one direction.
@@ -52,6 +53,7 @@ func rekeying(t *testing.T, raw net.Conn) *rekeyer {
 	var log bytes.Buffer
 	cfg := clientTLS("relay.example.org")
 	cfg.KeyLogWriter = &log
+	cfg.ClientSessionCache = oneSession{new(*tls.ClientSessionState)} // so that it is sent a ticket
 	client := tls.Client(&recordwise{Conn: raw}, cfg)
 	if err := client.Handshake(); err != nil {
 		t.Fatalf("handshake: %v", err)
@@ -182,7 +184,7 @@ func (r *rekeyer) Read(p []byte) (int, error) {
 		case inner == 22 && content[0] == 4: // new_session_ticket
 		case inner == 22 && bytes.Equal(content, []byte{24, 0, 0, 1, 0}): // key_update, update_not_requested
 			r.in.renew()
-			r.renewed++
+			r.renewed.Add(1)
 		case inner == 21 && bytes.Equal(content, []byte{1, 0}): // close_notify
 			return 0, io.EOF
 		default:
