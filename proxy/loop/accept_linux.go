@@ -2,6 +2,7 @@ package loop
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -111,7 +112,7 @@ func (a *acceptor) end() {
 // leave takes the listener out of the poller; closing it has done so already.
 func (a *acceptor) leave() {
 	if !a.paused {
-		a.socket.Control(func(fd uintptr) { epollControl(a.loop.epoll().fd, unix.EPOLL_CTL_DEL, int(fd), 0, a.slot) })
+		a.socket.Control(func(fd uintptr) { a.loop.epoll().tell(unix.EPOLL_CTL_DEL, int(fd), 0, a.slot) })
 	}
 }
 
@@ -150,12 +151,28 @@ func (a *acceptor) next() (fd int, err error) {
 
 // Expire ends a pause.
 func (a *acceptor) Expire() {
-	if a.resume() != nil {
-		a.paused = true // the listener is closed, which accept finds out, or the kernel has no memory for it
+	switch err := a.resume(); {
+	case err == nil:
+		a.accept()
+	case errors.Is(err, net.ErrClosed):
+		a.failed(net.ErrClosed)
+	default: // the kernel has no memory for it
+		a.paused = true
 		a.pause(time.Second)
-		return
 	}
-	a.accept()
+}
+
+// failed asks what is to be done about an accept that failed.
+func (a *acceptor) failed(err error) {
+	network := "tcp"
+	if a.unix {
+		network = "unix"
+	}
+	if wait := a.takes.Failed(&net.OpError{Op: "accept", Net: network, Err: err}); wait < 0 {
+		a.end()
+	} else {
+		a.pause(wait)
+	}
 }
 
 // accept takes a batch of newcomers.
@@ -173,16 +190,12 @@ func (a *acceptor) accept() {
 			return
 		}
 		if err != nil {
-			wait := a.takes.Failed(&net.OpError{Op: "accept", Net: "tcp", Err: err})
-			if wait < 0 {
-				a.end()
-			} else {
-				a.pause(wait)
-			}
+			a.failed(err)
 			return
 		}
 		c := a.spare
-		c.fd, c.closed, c.local, c.peer = fd, false, a.local, netip.AddrPort{}
+		c.open(fd)
+		c.local = a.local
 		if !a.unix {
 			c.peer = addrPortOf(&a.address)
 		}
@@ -202,6 +215,14 @@ func (a *acceptor) Ready(Stream, Event) { a.accept() }
 
 // Panicked: Take contains its panics.
 func (a *acceptor) Panicked(cause any) { panic(cause) }
+
+// open makes of a connection that was refused and closed the next newcomer.
+func (c *Conn) open(fd int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fd, c.closed, c.local, c.peer = fd, false, netip.AddrPort{}, netip.AddrPort{}
+	c.endWaits()
+}
 
 // addrPortOf reads a TCP socket's address, unmapped and without a zone.
 func addrPortOf(any *unix.RawSockaddrAny) netip.AddrPort {
