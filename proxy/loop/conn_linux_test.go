@@ -335,22 +335,20 @@ func conformSyscallConn(t *testing.T, a, b duplex) {
 		t.Errorf("Read: %q, %v after %d calls", p[:max(n, 0)], err, calls)
 	}
 	filled := false
-	go func() {
-		time.Sleep(10 * time.Millisecond)
-		io.Copy(io.Discard, b)
-	}()
 	err = raw.Write(func(fd uintptr) bool {
 		for {
-			switch _, err := syscall.Write(int(fd), make([]byte, 1<<20)); {
-			case err == syscall.EAGAIN && filled:
-				return true
+			_, err := syscall.Write(int(fd), make([]byte, 1<<20))
+			switch {
+			case err == syscall.EAGAIN && filled: // woken for nothing
+				return false
 			case err == syscall.EAGAIN:
 				filled = true
-				return false // until the peer has read
-			case filled:
-				return true
+				go io.Copy(io.Discard, b)
+				return false
 			case err != nil:
 				t.Error(err)
+				return true
+			case filled:
 				return true
 			}
 		}
