@@ -42,6 +42,7 @@ type acceptor struct {
 	spare   *Conn // the next newcomer
 	slot    slot
 	paused  bool
+	queued  bool // its turn comes by Again
 	closed  bool
 	timer   Timer
 	take    func(fd uintptr) // accepts into what follows: a closure for each would be an allocation
@@ -78,7 +79,7 @@ func (l *Loop) Accept(listener net.Listener, takes Accepts) (stop func(), err er
 	a.slot = slot{index: firstListenerSlot - int32(len(p.acceptors))}
 	p.acceptors = append(p.acceptors, a)
 	p.mu.Unlock()
-	if err := a.resume(); err != nil {
+	if err := a.watch(); err != nil {
 		a.end()
 		return nil, err
 	}
@@ -126,9 +127,15 @@ func (a *acceptor) pause(d time.Duration) {
 	a.loop.SetTimer(&a.timer, a.loop.now.Add(d))
 }
 
-// resume watches the listener. Newcomers that are not taken are reported again.
+// resume ends a pause.
 func (a *acceptor) resume() error {
 	a.paused = false
+	return a.watch()
+}
+
+// watch watches the listener. Newcomers that are not taken are reported again.
+// From here all else is the loop's goroutine's.
+func (a *acceptor) watch() error {
 	var failed error
 	err := a.socket.Control(func(fd uintptr) {
 		failed = a.loop.epoll().add(int(fd), unix.EPOLLIN|unix.EPOLLEXCLUSIVE, a.slot)
@@ -149,7 +156,7 @@ func (a *acceptor) next() (fd int, err error) {
 	return a.fd, nil
 }
 
-// Expire ends a pause.
+// Expire resumes, and takes who has come meanwhile.
 func (a *acceptor) Expire() {
 	switch err := a.resume(); {
 	case err == nil:
@@ -179,7 +186,7 @@ func (a *acceptor) failed(err error) {
 func (a *acceptor) accept() {
 	taken, refused := 0, 0
 	for range acceptBatch {
-		if a.closed || a.paused {
+		if a.closed || a.paused || a.queued {
 			return
 		}
 		fd, err := a.next()
@@ -207,11 +214,15 @@ func (a *acceptor) accept() {
 		}
 	}
 	// The kernel reports those that are left, but only if it is asked: see poller.
+	a.queued = true
 	a.loop.Again(a)
 }
 
 // Ready goes on with the newcomers that were left.
-func (a *acceptor) Ready(Stream, Event) { a.accept() }
+func (a *acceptor) Ready(Stream, Event) {
+	a.queued = false
+	a.accept()
+}
 
 // Panicked: Take contains its panics.
 func (a *acceptor) Panicked(cause any) { panic(cause) }
