@@ -431,24 +431,33 @@ func TestStopAfterTheLoopsEnd(t *testing.T) {
 	c.Close()
 }
 
-// A refusal allocates nothing.
+// A refusal allocates nothing; the pause after a batch of them does, however many
+// they were.
 func TestRefusalAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	l, ln, a := idleAcceptor(t, func(c *Conn) bool { c.Close(); return false })
 	to := sockaddr(ln)
-	if n := testing.AllocsPerRun(50, func() {
-		fd := rawDial(t, to)
-		l.now = time.Now()
-		a.accept()
-		if !a.paused {
-			t.Fatal("nobody came")
-		}
-		a.resume()
-		unix.Close(fd)
-	}); n > 1 { // the dial's one
-		t.Errorf("%v allocations for a refusal", n)
+	allocations := func(newcomers int) float64 {
+		fds := make([]int, newcomers)
+		return testing.AllocsPerRun(20, func() {
+			for i := range fds {
+				fds[i] = rawDial(t, to)
+			}
+			l.now = time.Now()
+			a.accept()
+			if !a.paused {
+				t.Fatal("nobody came")
+			}
+			a.resume()
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
+		})
+	}
+	if one, many := allocations(1), allocations(30); many > one {
+		t.Errorf("%v allocations for one refusal, %v for 30", one, many)
 	}
 }
 

@@ -138,13 +138,3 @@ type duplex interface {
 	net.Conn
 	CloseWrite() error
 }
-
-// reactor is a handler made of functions.
-type reactor struct {
-	ready    func(Stream, Event)
-	panicked func(any)
-}
-
-func (r *reactor) Ready(c Stream, e Event) { r.ready(c, e) }
-
-func (r *reactor) Panicked(cause any) { r.panicked(cause) }
