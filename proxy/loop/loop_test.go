@@ -226,27 +226,24 @@ func TestAgainWithinAgain(t *testing.T) {
 func TestPostKeepsOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Loop) {
 		var got []int
-		for i := range 100 {
-			l.Post(func() {
-				got = append(got, i)
-				if i == 0 {
-					l.Post(func() { got = append(got, 100) }) // behind what is there
-				}
-			})
-		}
-		synctest.Wait()
-		if len(got) != 101 || got[0] != 0 || got[99] < 99 {
-			t.Errorf("%v", got)
-		}
-		last := -1
-		for _, i := range got {
-			if i == 100 {
-				continue
+		l.Post(func() { // so that all of them are there at once
+			for i := range 100 {
+				l.Post(func() {
+					got = append(got, i)
+					if i == 0 {
+						l.Post(func() { got = append(got, 100) }) // behind what is there
+					}
+				})
 			}
-			if i != last+1 {
+		})
+		synctest.Wait()
+		if len(got) != 101 {
+			t.Fatalf("%v", got)
+		}
+		for i, k := range got {
+			if i != k {
 				t.Fatalf("%v", got)
 			}
-			last = i
 		}
 	})
 }

@@ -271,7 +271,7 @@ func TestCloseAtAnyMoment(t *testing.T) {
 				case 0:
 					within(t, told, "a handler is told")
 				case 1:
-					go c.Close() // beside the other
+					wg.Go(func() { c.Close() }) // beside the other
 				}
 				c.Close()
 				over.Store(true)
@@ -279,7 +279,8 @@ func TestCloseAtAnyMoment(t *testing.T) {
 			}
 		})
 	}
-	go func() {
+	var peers sync.WaitGroup
+	peers.Go(func() {
 		for {
 			peer, err := ln.Accept()
 			if err != nil {
@@ -288,8 +289,10 @@ func TestCloseAtAnyMoment(t *testing.T) {
 			io.WriteString(peer, "x")
 			peer.Close()
 		}
-	}()
+	})
 	wg.Wait()
+	ln.Close()
+	peers.Wait()
 	p := l.epoll()
 	p.mu.Lock()
 	defer p.mu.Unlock()
