@@ -46,12 +46,12 @@ type pair struct {
 	ticketAt          time.Time  // when they leave alone
 	resumeAt          time.Time  // when a throttled client is read again; zero: it is not throttled
 
-	introduced             bool // the relay has taken the PROXY header, if there is one
-	clientEOF, relayEOF    bool // the end was read; it is passed on once nothing waits
-	clientHup, relayHup    bool // the end will be read: a short read is not the last
-	clientMore, relayMore  bool // the next turn goes on reading
-	clientDone, relayDone  bool // the end was passed on
-	queued, over           bool
+	introduced            bool // the relay has taken the PROXY header, if there is one
+	clientEOF, relayEOF   bool // the end was read; it is passed on once nothing waits
+	clientHup, relayHup   bool // the end will be read: a short read is not the last
+	clientMore, relayMore bool // the next turn goes on reading
+	clientDone, relayDone bool // the end was passed on
+	queued, over          bool
 }
 
 // backlog is what a peer has not taken yet.
