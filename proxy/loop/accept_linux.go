@@ -2,6 +2,7 @@ package loop
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -41,6 +42,7 @@ type acceptor struct {
 	spare   *Conn // the next newcomer
 	slot    slot
 	paused  bool
+	queued  bool // its turn comes by Again
 	closed  bool
 	timer   Timer
 	take    func(fd uintptr) // accepts into what follows: a closure for each would be an allocation
@@ -77,7 +79,7 @@ func (l *Loop) Accept(listener net.Listener, takes Accepts) (stop func(), err er
 	a.slot = slot{index: firstListenerSlot - int32(len(p.acceptors))}
 	p.acceptors = append(p.acceptors, a)
 	p.mu.Unlock()
-	if err := a.resume(); err != nil {
+	if err := a.watch(); err != nil {
 		a.end()
 		return nil, err
 	}
@@ -111,7 +113,7 @@ func (a *acceptor) end() {
 // leave takes the listener out of the poller; closing it has done so already.
 func (a *acceptor) leave() {
 	if !a.paused {
-		a.socket.Control(func(fd uintptr) { epollControl(a.loop.epoll().fd, unix.EPOLL_CTL_DEL, int(fd), 0, a.slot) })
+		a.socket.Control(func(fd uintptr) { a.loop.epoll().tell(unix.EPOLL_CTL_DEL, int(fd), 0, a.slot) })
 	}
 }
 
@@ -125,9 +127,15 @@ func (a *acceptor) pause(d time.Duration) {
 	a.loop.SetTimer(&a.timer, a.loop.now.Add(d))
 }
 
-// resume watches the listener. Newcomers that are not taken are reported again.
+// resume ends a pause.
 func (a *acceptor) resume() error {
 	a.paused = false
+	return a.watch()
+}
+
+// watch watches the listener. Newcomers that are not taken are reported again.
+// From here all else is the loop's goroutine's.
+func (a *acceptor) watch() error {
 	var failed error
 	err := a.socket.Control(func(fd uintptr) {
 		failed = a.loop.epoll().add(int(fd), unix.EPOLLIN|unix.EPOLLEXCLUSIVE, a.slot)
@@ -148,21 +156,37 @@ func (a *acceptor) next() (fd int, err error) {
 	return a.fd, nil
 }
 
-// Expire ends a pause.
+// Expire resumes, and takes who has come meanwhile.
 func (a *acceptor) Expire() {
-	if a.resume() != nil {
-		a.paused = true // the listener is closed, which accept finds out, or the kernel has no memory for it
+	switch err := a.resume(); {
+	case err == nil:
+		a.accept()
+	case errors.Is(err, net.ErrClosed):
+		a.failed(net.ErrClosed)
+	default: // the kernel has no memory for it
+		a.paused = true
 		a.pause(time.Second)
-		return
 	}
-	a.accept()
+}
+
+// failed asks what is to be done about an accept that failed.
+func (a *acceptor) failed(err error) {
+	network := "tcp"
+	if a.unix {
+		network = "unix"
+	}
+	if wait := a.takes.Failed(&net.OpError{Op: "accept", Net: network, Err: err}); wait < 0 {
+		a.end()
+	} else {
+		a.pause(wait)
+	}
 }
 
 // accept takes a batch of newcomers.
 func (a *acceptor) accept() {
 	taken, refused := 0, 0
 	for range acceptBatch {
-		if a.closed || a.paused {
+		if a.closed || a.paused || a.queued {
 			return
 		}
 		fd, err := a.next()
@@ -173,16 +197,12 @@ func (a *acceptor) accept() {
 			return
 		}
 		if err != nil {
-			wait := a.takes.Failed(&net.OpError{Op: "accept", Net: "tcp", Err: err})
-			if wait < 0 {
-				a.end()
-			} else {
-				a.pause(wait)
-			}
+			a.failed(err)
 			return
 		}
 		c := a.spare
-		c.fd, c.closed, c.local, c.peer = fd, false, a.local, netip.AddrPort{}
+		c.open(fd)
+		c.local = a.local
 		if !a.unix {
 			c.peer = addrPortOf(&a.address)
 		}
@@ -194,14 +214,26 @@ func (a *acceptor) accept() {
 		}
 	}
 	// The kernel reports those that are left, but only if it is asked: see poller.
+	a.queued = true
 	a.loop.Again(a)
 }
 
 // Ready goes on with the newcomers that were left.
-func (a *acceptor) Ready(Stream, Event) { a.accept() }
+func (a *acceptor) Ready(Stream, Event) {
+	a.queued = false
+	a.accept()
+}
 
 // Panicked: Take contains its panics.
 func (a *acceptor) Panicked(cause any) { panic(cause) }
+
+// open makes of a connection that was refused and closed the next newcomer.
+func (c *Conn) open(fd int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fd, c.closed, c.local, c.peer = fd, false, netip.AddrPort{}, netip.AddrPort{}
+	c.endWaits()
+}
 
 // addrPortOf reads a TCP socket's address, unmapped and without a zone.
 func addrPortOf(any *unix.RawSockaddrAny) netip.AddrPort {

@@ -59,11 +59,11 @@ func (c *Conn) waiting() (*waits, error) {
 
 // taker tells an event to the goroutine that has the connection, or returns the
 // handler that has it.
-func (c *Conn) taker(e Event) Handler {
+func (c *Conn) taker(l *Loop, e Event) Handler {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return nil
+	if c.closed || c.loop != l {
+		return nil // what a loop found before the connection became another's
 	}
 	switch {
 	case c.handler != nil:
@@ -84,6 +84,15 @@ func (w *waits) tell(e Event) {
 	}
 }
 
+// endWaits requires mu. Nobody waits for the connection as a goroutine did.
+func (c *Conn) endWaits() {
+	if c.waits != nil {
+		c.waits.readBy.drop()
+		c.waits.writeBy.drop()
+	}
+	c.waits, c.missed = nil, Event{}
+}
+
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -98,7 +107,8 @@ func (c *Conn) hand(l *Loop, h Handler) error {
 	if c.closed {
 		return net.ErrClosed
 	}
-	c.handler, c.waits, c.missed = h, nil, Event{}
+	c.endWaits()
+	c.handler = h
 	if c.slot != (slot{}) && c.loop == l {
 		return l.epoll().again(c)
 	}
@@ -193,8 +203,13 @@ const (
 	writeWay
 )
 
-// wait tries until done. It returns what *result is then, or why it gave up.
+// wait tries until done. It returns what *result is then, or why it gave up. A
+// deadline that has passed comes before what could be read or written: who sets
+// one wants an end, whatever the peer does.
 func (c *Conn) wait(w way, try func() bool, result *error) error {
+	if by := c.deadlineOf(w); by != nil && by.isOver() {
+		return c.fault(w, os.ErrDeadlineExceeded)
+	}
 	for {
 		if try() {
 			return c.fault(w, *result)
@@ -254,14 +269,19 @@ func (c *Conn) CloseWrite() error {
 	return os.NewSyscallError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
 }
 
-// SetLinger(0) makes Close reset the connection.
+// SetLinger(0) makes Close reset the connection; less than 0 is as if it had
+// never been called.
 func (c *Conn) SetLinger(seconds int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return net.ErrClosed
 	}
-	return os.NewSyscallError("setsockopt", unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: int32(seconds)}))
+	linger := unix.Linger{Linger: int32(max(seconds, 0))}
+	if seconds >= 0 {
+		linger.Onoff = 1
+	}
+	return os.NewSyscallError("setsockopt", unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger))
 }
 
 // Close closes the socket, whoever has it. A handler is told nothing more.
@@ -274,6 +294,7 @@ func (c *Conn) Close() error {
 	c.closed, c.handler = true, nil
 	if c.waits != nil {
 		close(c.waits.closed)
+		c.endWaits()
 	}
 	if c.slot != (slot{}) {
 		c.loop.epoll().release(c)
@@ -367,10 +388,6 @@ func (r rawConn) Write(f func(fd uintptr) bool) error { return r.until(writeWay,
 func (r rawConn) until(w way, f func(fd uintptr) bool) error {
 	var result error
 	return r.c.wait(w, func() (done bool) {
-		if by := r.c.deadlineOf(w); by != nil && by.isOver() {
-			result = os.ErrDeadlineExceeded
-			return true
-		}
 		if err := r.Control(func(fd uintptr) { done = f(fd) }); err != nil {
 			result = err
 			return true

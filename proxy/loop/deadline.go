@@ -39,6 +39,17 @@ func (d *deadline) set(at time.Time) {
 	d.timer = time.AfterFunc(wait, func() { close(over) })
 }
 
+// drop forgets a deadline that nobody waits for any longer. Its timer would
+// otherwise outlive the connection.
+func (d *deadline) drop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+}
+
 // passed returns the channel that closes at the deadline as it is set at present.
 func (d *deadline) passed() <-chan struct{} {
 	d.mu.Lock()

@@ -42,11 +42,22 @@ func (l *Loop) dial(ctx context.Context, network, address string, prepare func(f
 			return nil, err
 		}
 	}
-	if err := c.connect(ctx, remote); err != nil {
+	err = c.connect(ctx, remote)
+	if err == nil && c.isItsOwnPeer() {
+		err = os.NewSyscallError("connect", syscall.ECONNREFUSED)
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
 	return c, nil
+}
+
+// isItsOwnPeer reports whether TCP has connected a socket to itself: to a port of
+// this machine that nobody listens to, and that the kernel has chosen for this end.
+func (c *Conn) isItsOwnPeer() bool {
+	peer := netip.AddrPortFrom(c.peer.Addr().WithZone(""), c.peer.Port())
+	return !c.unix && c.LocalAddrPort() == peer
 }
 
 func target(network, address string) (family int, remote unix.Sockaddr, peer netip.AddrPort, err error) {
@@ -90,7 +101,6 @@ func (c *Conn) connect(ctx context.Context, to unix.Sockaddr) error {
 		return os.NewSyscallError("connect", err)
 	}
 	stop := context.AfterFunc(ctx, func() { c.SetWriteDeadline(past) })
-	defer stop()
 	var failed error
 	err = rawConn{c}.Write(func(fd uintptr) bool {
 		switch failed = connectOnce(int(fd), to); failed {
@@ -102,7 +112,7 @@ func (c *Conn) connect(ctx context.Context, to unix.Sockaddr) error {
 		return true
 	})
 	switch {
-	case ctx.Err() != nil:
+	case !stop(): // the deadline may be set at this moment: the connection is of no use
 		return ctx.Err()
 	case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 		return err

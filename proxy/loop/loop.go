@@ -38,8 +38,8 @@ type Notifier interface {
 // follows is reported again.
 type Event struct {
 	Readable, Writable bool
-	// Ended: the peer has ended its stream, or the connection is broken. Otherwise a
-	// read that does not fill its buffer has read all there is.
+	// Ended: the peer has ended its stream, or the connection is broken, or there is
+	// urgent data. Otherwise a read that does not fill its buffer has read all there is.
 	Ended bool
 }
 
@@ -85,7 +85,8 @@ type parker interface {
 	// run calls turn again and again: at once while it reports that there is more to
 	// do, and otherwise when something has happened, until it reports the end.
 	run(turn func([]occurrence) outcome)
-	// wake has a sleeping loop take a turn. It may be called from any goroutine.
+	// wake has a sleeping loop take a turn. It may be called from any goroutine, but
+	// not after close: what it writes to may be another's by then.
 	wake()
 	// arm has the loop take a turn at a time.
 	arm(at time.Time)
@@ -109,9 +110,9 @@ type occurrence struct {
 
 type watched interface {
 	Stream
-	// taker returns whom to tell of an event; nil: it was told to the goroutine that
-	// has the connection.
-	taker(Event) Handler
+	// taker returns whom a loop is to tell of an event; nil: it was told to the
+	// goroutine that has the connection, or another loop has it.
+	taker(*Loop, Event) Handler
 }
 
 func newLoop(p parker) *Loop {
@@ -132,9 +133,11 @@ func (l *Loop) Run() {
 // they are. It may be called from any other goroutine.
 func (l *Loop) Stop() {
 	l.mu.Lock()
-	l.stopped = true
+	if !l.stopped {
+		l.stopped = true
+		l.park.wake()
+	}
 	l.mu.Unlock()
-	l.park.wake()
 	<-l.done
 }
 
@@ -142,10 +145,12 @@ func (l *Loop) Stop() {
 // after Stop f is not run.
 func (l *Loop) Post(f func()) {
 	l.mu.Lock()
-	l.posted = append(l.posted, f)
-	first := len(l.posted) == 1
-	l.mu.Unlock()
-	if first {
+	defer l.mu.Unlock()
+	if l.stopped {
+		return
+	}
+	// The loop sees the end under mu, so that it is not closed before the wake.
+	if l.posted = append(l.posted, f); len(l.posted) == 1 {
 		l.park.wake()
 	}
 }
@@ -172,7 +177,7 @@ func (l *Loop) turn(events []occurrence) outcome {
 			e.acceptor.accept()
 			continue
 		}
-		if h := e.conn.taker(e.event); h != nil {
+		if h := e.conn.taker(l, e.event); h != nil {
 			l.tell(h, e.conn, e.event)
 		}
 	}

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -14,7 +15,11 @@ import (
 const eventBatch = 256
 
 // changes are what the kernel reports of a connection, once per change.
-const changes = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET&0xffffffff
+const changes = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET&0xffffffff
+
+// lasting are changes after which a short read is not the last: it stops before
+// the end of the stream, and at each byte of a peer's urgent data.
+const lasting = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR | unix.EPOLLPRI
 
 // Slots of the table that are no connections.
 const (
@@ -45,6 +50,11 @@ type poller struct {
 	armed  time.Time
 	events []unix.EpollEvent
 	found  []occurrence
+
+	// control is held while the kernel is told what to watch, so that close waits
+	// for it: the descriptor's number may be another's afterwards.
+	control sync.RWMutex
+	closed  bool // guarded by control
 
 	mu        sync.Mutex
 	table     []entry
@@ -136,7 +146,7 @@ func (p *poller) resolve(events []unix.EpollEvent) []occurrence {
 			found = append(found, occurrence{conn: p.table[index].conn, event: Event{
 				Readable: e.Events&unix.EPOLLIN != 0,
 				Writable: e.Events&unix.EPOLLOUT != 0,
-				Ended:    e.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0,
+				Ended:    e.Events&lasting != 0,
 			}})
 		}
 	}
@@ -166,12 +176,12 @@ func (p *poller) watch(c *Conn) error {
 
 // again requires the connection's mu. It has the kernel report how the connection is.
 func (p *poller) again(c *Conn) error {
-	return epollControl(p.fd, unix.EPOLL_CTL_MOD, c.fd, changes, c.slot)
+	return p.tell(unix.EPOLL_CTL_MOD, c.fd, changes, c.slot)
 }
 
 // forget requires the connection's mu. The poller watches it no longer.
 func (p *poller) forget(c *Conn) {
-	epollControl(p.fd, unix.EPOLL_CTL_DEL, c.fd, 0, c.slot)
+	p.tell(unix.EPOLL_CTL_DEL, c.fd, 0, c.slot)
 	p.release(c)
 }
 
@@ -197,12 +207,20 @@ func (p *poller) watchables() []watchable {
 }
 
 func (p *poller) add(fd int, events uint32, s slot) error {
-	return epollControl(p.fd, unix.EPOLL_CTL_ADD, fd, events, s)
+	return p.tell(unix.EPOLL_CTL_ADD, fd, events, s)
 }
 
-func epollControl(epoll, op, fd int, events uint32, s slot) error {
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(epoll, op, fd, &unix.EpollEvent{Events: events, Fd: s.index, Pad: s.generation}))
+// tell tells the kernel what to watch. After close it fails.
+func (p *poller) tell(op, fd int, events uint32, s slot) error {
+	p.control.RLock()
+	defer p.control.RUnlock()
+	if p.closed {
+		return errEnded
+	}
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, op, fd, &unix.EpollEvent{Events: events, Fd: s.index, Pad: s.generation}))
 }
+
+var errEnded = errors.New("the event loop has ended")
 
 // wake writes to the eventfd, which nobody reads: each write is a change.
 func (p *poller) wake() {
@@ -226,6 +244,9 @@ func (p *poller) arm(at time.Time) {
 }
 
 func (p *poller) close() {
+	p.control.Lock()
+	defer p.control.Unlock()
+	p.closed = true
 	if p.file != nil {
 		p.file.Close()
 	} else {
