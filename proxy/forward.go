@@ -259,13 +259,17 @@ func (f *forwarding) awaitRelay() ([]byte, error) {
 // close_notify where there is TLS, because a client that only saw a FIN could
 // not tell a whole answer from a cut one.
 func (f *forwarding) endRelayStream() {
+	// Before the end is noted: it ends the pair if the client's stream has ended,
+	// and a goodbye under way with it.
+	if f.tls != nil {
+		if err := f.tls.CloseWrite(); err != nil && f.client.stalled.Load() {
+			f.s.stop(WriterStall)
+			return
+		}
+	}
 	if f.watch.relayEnded() {
 		f.s.stop(ClientClosed)
-		return
-	}
-	if f.tls != nil {
-		f.tls.CloseWrite()
-	} else {
+	} else if f.tls == nil {
 		f.client.CloseWrite()
 	}
 }

@@ -330,11 +330,20 @@ func (p *pair) passClientEnd() {
 	p.clientDone = true
 	p.silence.client.end(p.loop.Now())
 	if p.relayDone {
-		p.stop(UpstreamClosed)
+		p.complete(UpstreamClosed)
 		return
 	}
 	p.relay.CloseWrite()
 	p.armSilence()
+}
+
+// complete ends the pair, both of whose streams have ended, once the client has
+// taken the last of TLS: without its close_notify a whole answer looks cut.
+func (p *pair) complete(r Reason) {
+	p.s.end(r)
+	if len(p.toClient.bytes) == 0 {
+		p.close()
+	}
 }
 
 // fromRelay reads the relay once and passes on what came.
@@ -428,6 +437,9 @@ func (p *pair) flushClient() {
 	if done {
 		p.silence.relay.moved = p.loop.Now()
 		p.passRelayEnd()
+		if !p.over && p.clientDone && p.relayDone {
+			p.close() // complete waited for this
+		}
 		if !p.over && p.relayWaits() {
 			p.relayMore = true
 			p.again()
@@ -445,17 +457,19 @@ func (p *pair) passRelayEnd() {
 	}
 	p.relayDone = true
 	p.silence.relay.end(p.loop.Now())
-	if p.clientDone {
-		p.stop(ClientClosed)
-		return
-	}
 	if p.tls != nil {
 		p.tls.CloseWrite()
 		p.writeOut()
-	} else {
+	} else if !p.clientDone {
 		p.client.CloseWrite()
 	}
-	p.armSilence()
+	switch {
+	case p.over:
+	case p.clientDone:
+		p.complete(ClientClosed)
+	default:
+		p.armSilence()
+	}
 }
 
 // arm has Expire come at a time, if it does not come before.

@@ -22,6 +22,14 @@ func TestCalm(t *testing.T) {
 			{68 * mb, 64 * mb, false}, {68 * mb, 64 * mb, false},
 			{72 * mb, 64 * mb, false}, {72 * mb, 64 * mb, true},
 		}},
+		{"a little is given back after some looks", []look{
+			{64 * mb, 64 * mb, false}, {64 * mb, 64 * mb, true},
+			{64*mb + 65536, 64 * mb, false}, {64*mb + 65536, 64 * mb, false}, {64*mb + 65536, 64 * mb, false}, {64*mb + 65536, 64 * mb, true},
+		}},
+		{"nothing never", []look{
+			{64 * mb, 64 * mb, false}, {64 * mb, 64 * mb, true},
+			{64*mb + 65535, 64 * mb, false}, {64*mb + 65535, 64 * mb, false}, {64*mb + 65535, 64 * mb, false}, {64*mb + 65535, 64 * mb, false}, {64*mb + 65535, 64 * mb, false},
+		}},
 		{"under load never", []look{{64 * mb, 64 * mb, false}, {128 * mb, 64 * mb, false}, {192 * mb, 64 * mb, false}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {

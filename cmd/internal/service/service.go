@@ -50,13 +50,15 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 
 // UntilSignal runs serve with a context that SIGTERM or SIGINT ends, and
 // returns what it returns. A second signal does not wait for it: it ends the
-// wait with nil. Meanwhile memory that a burst has left is given back.
+// wait with nil. The memory keeps within its
+// cgroup's, and what a burst has left of it is given back.
 func UntilSignal(ctx context.Context, log *slog.Logger, serve func(context.Context) error) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	LimitMemory(log)
 	go GiveBackMemory(ctx)
 	served := make(chan error, 1)
 	go func() { served <- serve(ctx) }()
