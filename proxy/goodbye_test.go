@@ -1,0 +1,44 @@
+package proxy
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"relayedge/internal/memconn"
+)
+
+// A client that has ended its stream, and reads slowly, gets the relay's answer
+// and close_notify behind it: with a FIN alone it could not tell a whole answer
+// from a cut one.
+func TestSlowReaderIsToldTheEnd(t *testing.T) {
+	// Which length leaves no room for the goodbye depends on how its records are cut.
+	for n := memconn.BufferSize - 1600; n < memconn.BufferSize; n += 16 {
+		inBubble(t, func(t *testing.T) {
+			e := newEdge(t, terminating)
+			r := rekeyingClient(e)
+			relay, _, _ := e.accept()
+			mustWrite(t, r.raw, r.record([]byte{1, 0}, 21)) // close_notify
+			wantEOF(t, relay)
+			go func() {
+				relay.Write(make([]byte, n))
+				relay.CloseWrite()
+			}()
+			synctest.Wait()
+			got := 0
+			for buf := make([]byte, 16384); ; time.Sleep(time.Second) {
+				m, err := r.Read(buf)
+				if got += m; err == io.EOF && got == n {
+					break
+				}
+				if err != nil {
+					t.Fatalf("after %d of %d bytes: %v", got, n, err)
+				}
+			}
+			e.wantEnd(ClientClosed)
+			r.raw.Close()
+			relay.Close()
+		})
+	}
+}
