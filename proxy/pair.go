@@ -46,11 +46,12 @@ type pair struct {
 	ticketAt          time.Time  // when they leave alone
 	resumeAt          time.Time  // when a throttled client is read again; zero: it is not throttled
 
-	introduced            bool // the relay has taken the PROXY header, if there is one
-	clientEOF, relayEOF   bool // the end was read; it is passed on once nothing waits
-	clientHup, relayHup   bool // the end will be read: a short read is not the last
-	clientMore, relayMore bool // the next turn goes on reading
-	clientDone, relayDone bool // the end was passed on
+	introduced            bool   // the relay has taken the PROXY header, if there is one
+	clientEOF, relayEOF   bool   // the end was read; it is passed on once nothing waits
+	clientHup, relayHup   bool   // the end will be read: a short read is not the last
+	clientMore, relayMore bool   // the next turn goes on reading
+	clientDone, relayDone bool   // the end was passed on
+	ending                Reason // both streams have ended; the client has not taken all
 	queued, over          bool
 }
 
@@ -340,9 +341,9 @@ func (p *pair) passClientEnd() {
 // complete ends the pair, both of whose streams have ended, once the client has
 // taken the last of TLS: without its close_notify a whole answer looks cut.
 func (p *pair) complete(r Reason) {
-	p.s.end(r)
+	p.ending = r
 	if len(p.toClient.bytes) == 0 {
-		p.close()
+		p.stop(r)
 	}
 }
 
@@ -437,8 +438,8 @@ func (p *pair) flushClient() {
 	if done {
 		p.silence.relay.moved = p.loop.Now()
 		p.passRelayEnd()
-		if !p.over && p.clientDone && p.relayDone {
-			p.close() // complete waited for this
+		if !p.over && p.ending != "" {
+			p.stop(p.ending)
 		}
 		if !p.over && p.relayWaits() {
 			p.relayMore = true
