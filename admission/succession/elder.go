@@ -27,13 +27,14 @@ type Elder struct {
 	ends  func()
 
 	// Guarded by mu, which is taken before the gate's lock.
-	mu      sync.Mutex
-	heirs   []*Heir // that live, the newest last: that one decides
-	retired bool
-	over    bool // nobody is to decide here again
-	number  uint64
-	resumed chan struct{} // closed when the gate decides again, or is not to
-	settled *sync.Cond    // of mu: an answer has been taken
+	mu       sync.Mutex
+	heirs    []*Heir // that live, the newest last: that one decides
+	retired  bool
+	resuming bool // it is about to decide again
+	over     bool // nobody is to decide here again
+	number   uint64
+	resumed  chan struct{} // closed when the gate decides again, or is not to
+	settled  *sync.Cond    // of mu: an answer has been taken
 }
 
 // Heir is one successor, as its elder sees it.
@@ -224,7 +225,8 @@ func (h *Heir) lost() {
 	h.trail.End()
 	clear(h.waiting)
 	close(h.gone)
-	if len(e.heirs) == 0 && e.retired {
+	if len(e.heirs) == 0 && e.retired && !e.resuming {
+		e.resuming = true
 		go e.resume()
 	}
 }
@@ -242,7 +244,7 @@ func (e *Elder) resume() {
 	}
 	e.older.CatchUp()
 	e.mu.Lock()
-	e.retired = false
+	e.retired, e.resuming = false, false
 	e.gate.Resume()
 	close(e.resumed)
 	e.mu.Unlock()
@@ -356,7 +358,11 @@ func (h *Heir) takesOver() {
 // followedByOne takes the line to one more successor, which an heir hands over to. It
 // reports whether there is one.
 func (e *Elder) followedByOne(m handover.Message, by *Heir) bool {
-	if len(m.Files) != 1 {
+	e.mu.Lock()
+	known := slices.Contains(e.heirs, by)
+	e.mu.Unlock()
+	if !known || len(m.Files) != 1 {
+		// One that has been said to have ended can have no successor either.
 		return false
 	}
 	line, err := handover.LineOf(m.Files[0])
