@@ -84,12 +84,13 @@ func (s *Successor) Elders() []*Followed {
 func (s *Successor) Await(must *Followed, patience time.Duration) error {
 	late := time.NewTimer(patience)
 	defer late.Stop()
+	// Behind its last word all that are even older are known.
+	if err := must.toldAll(late.C); err != nil {
+		return err
+	}
 	for _, f := range s.Elders() {
-		select {
-		case <-f.whole:
-		case <-f.gone:
-		case <-late.C:
-			return errors.New("an older process does not tell what it holds")
+		if err := f.toldAll(late.C); err != nil {
+			return err
 		}
 	}
 	select {
@@ -98,6 +99,16 @@ func (s *Successor) Await(must *Followed, patience time.Duration) error {
 	default:
 		return nil
 	}
+}
+
+func (f *Followed) toldAll(late <-chan time.Time) error {
+	select {
+	case <-f.whole:
+	case <-f.gone:
+	case <-late:
+		return errors.New("an older process does not tell what it holds")
+	}
+	return nil
 }
 
 // Open has the gate decide, also about what older processes ask for.

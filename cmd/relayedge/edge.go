@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"relayedge/admission"
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/hostport"
@@ -32,7 +33,7 @@ type edge struct {
 }
 
 // openEdge opens the sockets of a policy and builds the edge on them.
-func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fleet, room int, log *slog.Logger) (*edge, error) {
+func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fleet, gate *admission.Gate, room int, log *slog.Logger) (*edge, error) {
 	guard, err := newRequestGuard(p, fleet.store)
 	if err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fle
 		return nil, err
 	}
 	cfg := e.config(p, o)
-	cfg.Gate, cfg.Tickets, cfg.Room, cfg.OrderOpen, cfg.Engine, cfg.Log = fleet.gate, fleet.ticketStore(), room, store.OrderOpen, p.Engine, log
+	cfg.Gate, cfg.Tickets, cfg.Room, cfg.OrderOpen, cfg.Engine, cfg.Log = gate, fleet.ticketStore(), room, store.OrderOpen, p.Engine, log
 	if e.server, err = proxy.New(cfg); err != nil {
 		o.abandon()
 		return nil, err
@@ -58,6 +59,17 @@ func (e *edge) close() {
 	for _, l := range e.listeners {
 		l.Socket.Close()
 	}
+}
+
+// sockets are those by which connections come that the gate counts.
+func (e *edge) sockets() (all []net.Listener) {
+	for _, l := range e.listeners {
+		all = append(all, l.Socket)
+	}
+	if e.relay.socket != nil {
+		all = append(all, e.relay.socket)
+	}
+	return all
 }
 
 // prepare makes everything ready for another policy, or says all that is in its

@@ -21,6 +21,7 @@ func command() *cobra.Command {
 		runCommand(),
 		service.CheckCommand((*policy.Policy).NeedEdge, lookAtMachine),
 		service.ReloadCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket }),
+		service.UpgradeCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket }),
 		probeCommand(),
 		schemaCommand(),
 		service.VersionCommand("relayedge"),

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"relayedge/admission/succession"
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/hostport"
@@ -43,15 +45,22 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
   relayedge run --listen 127.0.0.1:9443 --upstream 127.0.0.1:7777 --client-address none`,
 		Args: service.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			hangups := service.CatchHangups()
+			upgrades, hangups := catchUpgrades(), service.CatchHangups()
+			before, err := inherit()
+			if err != nil {
+				return err
+			}
 			p, err := choosePolicy(c, file, &quick)
 			if err != nil {
+				before.fail(err)
 				return err
 			}
 			log, finish := logging.New(p.Log, c.ErrOrStderr())
 			defer finish()
 			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
-				return run(ctx, p, reloads{file, hangups}, log, c.OutOrStdout())
+				err := run(ctx, p, reloads{file, hangups}, before.in(log), upgrades, log, c.OutOrStdout())
+				before.fail(err)
+				return err
 			})
 		},
 	}
@@ -74,12 +83,16 @@ func choosePolicy(c *cobra.Command, file string, quick *quickFlags) (*policy.Pol
 
 // run builds everything, then starts everything, and returns when it has
 // drained. It prints on out where it serves.
-func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, out io.Writer) error {
+func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, signals <-chan os.Signal, log *slog.Logger, out io.Writer) error {
 	fleet, err := openFleet(p, log)
 	if err != nil {
 		return err
 	}
 	defer fleet.close()
+	gate, err := before.gate(fleet.gate)
+	if err != nil {
+		return err
+	}
 	store, err := certs.OpenShared(p.Certificates, fleet.shared(), log)
 	if err != nil {
 		return err
@@ -90,7 +103,7 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	}
 	defer relay.close()
 	d := descriptors(p)
-	edge, err := openEdge(p, store, relay, fleet, d.Room(), log)
+	edge, err := openEdge(p, store, relay, fleet, gate, d.Room(), log)
 	if err != nil {
 		return err
 	}
@@ -126,6 +139,14 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	if err != nil {
 		return err
 	}
+	successor := succession.NewSuccessor(gate)
+	signalled := ctx
+	ctx, finish := context.WithCancel(ctx)
+	defer finish()
+	upgrades := newUpgrades(ctx, gate, fleet.gate != nil, edge, reloader, successor, finish, log)
+	defer upgrades.close()
+	defer context.AfterFunc(signalled, upgrades.farewell)()
+	upgrades.answer(reloader)
 	socket := from.openControl(p, log)
 	report(log, p, edge, d)
 	announce(out, p, edge, relay, metrics)
@@ -134,7 +155,10 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	}
 
 	tasks.Go(func() { reloader.Control(background, socket, from.hangups) })
-	context.AfterFunc(ctx, reloader.Stop)
+	context.AfterFunc(ctx, func() {
+		upgrades.close()
+		reloader.Stop()
+	})
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -144,6 +168,10 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	tasks.Go(func() {
 		<-edge.server.Draining()
 		drainRelay()
+	})
+	tasks.Go(func() {
+		before.takeOver(ctx, successor, edge.server.Serving(), fail)
+		upgrades.run(signals)
 	})
 	err = edge.server.Serve(ctx)
 	fail(nil)

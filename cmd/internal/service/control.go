@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
@@ -65,10 +66,12 @@ func (r *Reloader) Control(ctx context.Context, ln net.Listener, hangups <-chan 
 	defer serving.Wait()
 	if ln != nil {
 		serving.Go(func() {
-			err := control.Serve(ctx, ln, control.Answers{
+			answers := control.Answers{
 				"POST " + reloadPath: func(ctx context.Context) (any, error) { return r.Reload(ctx) },
 				"GET " + processPath: func(context.Context) (any, error) { return process{r.Command.String(), r.path}, nil },
-			}, r.Log)
+			}
+			maps.Copy(answers, r.Answers)
+			err := control.Serve(ctx, ln, answers, r.Log)
 			if err != nil {
 				r.Log.Error("the control socket is not answered any longer", "error", err)
 			}

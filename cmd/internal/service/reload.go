@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"relayedge/cmd/internal/policy"
+	"relayedge/internal/control"
 	"relayedge/internal/logging"
 	"relayedge/internal/policyfile"
 	"relayedge/internal/telemetry"
@@ -26,6 +27,8 @@ type ReloadOptions struct {
 	// the same. Keys that take a restart have their old values in next. Calls never
 	// overlap.
 	Prepare func(next *policy.Policy) (apply func() (warnings []string), err error)
+	// Answers are what the control socket answers beside reloads.
+	Answers control.Answers
 	Log     *slog.Logger // its level follows log.level
 }
 
