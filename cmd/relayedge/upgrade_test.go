@@ -256,3 +256,194 @@ func TestUpgradeKeepsConnectionsAndCounts(t *testing.T) {
 		t.Errorf("the unix socket, after the first process has ended: %v", err)
 	}
 }
+
+// A new process that cannot start changes nothing, and whoever asked is told why.
+func TestUpgradeThatFails(t *testing.T) {
+	t.Parallel()
+	upstream := echoBehind(t)
+	s := runSucceeded(t, upstream+capped)
+	old := s.enters("127.0.0.2", "public", "")
+	for _, row := range []struct{ policy, says string }{
+		{upstream + capped + "nonsense: 1\n", "nonsense"},
+		{strings.Replace(upstream+capped, "127.0.0.1:0\", tls: none}", "192.0.2.1:1\", tls: none}", 1), "this machine has no such address"},
+		{upstream + "listeners: [{name: public, bind: \"127.0.0.1:0\", tls: terminate}]\ncertificates: {files: [{certificate: no.pem, key: no.key}]}\n", "no.pem"},
+	} {
+		s.write(row.policy)
+		out, err := exec.Command(binary(t, "relayedge"), "upgrade", "--socket", s.socket).CombinedOutput()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 || !strings.Contains(string(out), row.says) || !strings.Contains(string(out), "serves on") {
+			t.Errorf("upgrade says %q, %v; want status 1 and %q", out, err, row.says)
+		}
+		if err := carries(old); err != nil {
+			t.Fatal(err)
+		}
+		s.enters("127.0.0.3", "public", "").Close()
+	}
+	s.write(upstream + capped)
+	out, err := exec.Command(binary(t, "relayedge"), "upgrade", "--socket", s.socket).CombinedOutput()
+	m := regexp.MustCompile(`^process (\d+) serves; `).FindSubmatch(out)
+	if err != nil || m == nil {
+		t.Fatalf("upgrade says %q, %v", out, err)
+	}
+	var pid int
+	fmt.Sscan(string(m[1]), &pid)
+	s.pids = append(s.pids, pid)
+	if err := carries(old); err != nil {
+		t.Error(err)
+	}
+}
+
+// The signal does the same as the command.
+func TestUpgradeBySignal(t *testing.T) {
+	t.Parallel()
+	s := runSucceeded(t, echoBehind(t)+capped)
+	old := s.enters("127.0.0.2", "public", "")
+	if err := s.first.Process.Signal(syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	m := s.await(`another process has taken over" pid=(\d+)`)
+	var pid int
+	fmt.Sscan(m[1], &pid)
+	s.pids = append(s.pids, pid)
+	if err := carries(old); err != nil {
+		t.Error(err)
+	}
+	s.enters("127.0.0.2", "public", "")
+	// The end of the newest is that of the service: the older one does not take over again.
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	s.await(`ends on purpose`)
+	if err := eventually(func() error {
+		conn, err := net.Dial("tcp", s.listeners["public"])
+		if err == nil {
+			conn.Close()
+			return errors.New("somebody still listens")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whichever process is killed, an edge serves, and counts exactly what is open.
+func TestUpgradeAndKill(t *testing.T) {
+	t.Parallel()
+	s := runSucceeded(t, echoBehind(t)+capped)
+	first := []net.Conn{s.enters("127.0.0.2", "public", ""), s.enters("127.0.0.2", "public", "")}
+	s.upgrade()
+	second := []net.Conn{s.enters("127.0.0.2", "public", ""), s.enters("127.0.0.2", "public", "")}
+	s.refused("127.0.0.2", "public", "")
+
+	// The newest dies: the one before it serves again, and knows what it has itself.
+	s.kill(s.newest())
+	for range 2 {
+		s.soonEnters("127.0.0.2", "public")
+	}
+	s.refused("127.0.0.2", "public", "")
+	for _, conn := range first {
+		if err := carries(conn); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := carries(second[0]); err == nil {
+		t.Error("a connection of a process that is dead lives")
+	}
+
+	// It can hand over once more. Then the older one dies, and what it had is free.
+	s.upgrade()
+	s.refused("127.0.0.2", "public", "")
+	s.upgrade()
+	s.refused("127.0.0.2", "public", "")
+	third := s.enters("127.0.0.3", "public", "")
+	s.kill(s.pids[0])
+	for range 4 {
+		s.soonEnters("127.0.0.2", "public")
+	}
+	s.refused("127.0.0.2", "public", "")
+	if err := carries(third); err != nil {
+		t.Error(err)
+	}
+}
+
+// Several processes may still serve what they have open; not any number of them.
+func TestUpgradesUnderWay(t *testing.T) {
+	t.Parallel()
+	s := runSucceeded(t, echoBehind(t)+capped)
+	var open []net.Conn
+	for i := range 5 {
+		open = append(open, s.enters("127.0.0.2", "behind", fmt.Sprintf("PROXY TCP4 192.0.2.%d 192.0.2.100 1 1\r\n", 1+i)))
+		if i < 4 {
+			s.upgrade()
+		}
+	}
+	if _, err := s.tryUpgrade(); err == nil || !strings.Contains(err.Error(), "4 older processes") {
+		t.Errorf("a sixth process: %v", err)
+	}
+	for _, conn := range open {
+		if err := carries(conn); err != nil {
+			t.Error(err)
+		}
+	}
+	open[1].Close()
+	s.awaitEnd(s.pids[1])
+	if err := eventually(func() error { _, err := s.tryUpgrade(); return err }); err != nil {
+		t.Error(err)
+	}
+}
+
+// A connection whose client a header names after the upgrade is decided as one that
+// comes then, and counts as one.
+func TestUpgradeWithLateHeaders(t *testing.T) {
+	t.Parallel()
+	s := runSucceeded(t, echoBehind(t)+capped)
+	var unnamed []net.Conn
+	for range 4 {
+		conn, err := dial(t.Context(), "127.0.0.2", s.listeners["behind"], "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		unnamed = append(unnamed, conn)
+	}
+	s.shows(`relayedge_connections{listener="behind"} 4`)
+	s.upgrade()
+	const header = "PROXY TCP4 192.0.2.7 192.0.2.1 1 1\r\n"
+	for range 2 {
+		s.enters("127.0.0.2", "behind", header)
+	}
+	named := func(conn net.Conn) error {
+		if _, err := io.WriteString(conn, header); err != nil {
+			return err
+		}
+		return carries(conn)
+	}
+	for _, conn := range unnamed[:2] {
+		if err := named(conn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := named(unnamed[2]); err == nil {
+		t.Error("a fifth connection of a host is let in by the older process")
+	}
+	s.refused("127.0.0.2", "behind", header)
+	unnamed[0].Close()
+	if err := eventually(func() error {
+		conn, err := enter(context.Background(), "127.0.0.2", s.listeners["behind"], header)
+		if err == nil {
+			t.Cleanup(func() { conn.Close() })
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := named(unnamed[3]); err == nil {
+		t.Error("a fifth connection of a host is let in by the older process")
+	}
+}
+
+// shows waits until the metrics hold a line.
+func (s *succeeded) shows(line string) {
+	s.t.Helper()
+	e := &edge{metrics: s.metrics}
+	e.shows(s.t, line)
+}
