@@ -17,9 +17,6 @@ const asksWaiting = 1 << 16
 // introducePatience is how long an older process may take to speak to one more successor.
 const introducePatience = 5 * time.Second
 
-// errGone says that an older process has ended before it had told all.
-var errGone = errors.New("an older process ended before it had told all that it holds")
-
 // Successor is the side of a process that follows others. Its methods are safe for
 // concurrent use.
 type Successor struct {
@@ -66,11 +63,18 @@ func (s *Successor) Follow(line *handover.Line, other func(handover.Message)) *F
 	return f
 }
 
+// Whole reports whether the older process has told all, and decides no longer.
+func (f *Followed) Whole() bool {
+	select {
+	case <-f.whole:
+		return true
+	default:
+		return false
+	}
+}
+
 // Gone is closed when the older process has ended, and what it held is free.
 func (f *Followed) Gone() <-chan struct{} { return f.gone }
-
-// Line is the line to the older process.
-func (f *Followed) Line() *handover.Line { return f.line }
 
 // Elders returns the older processes that live, the oldest first.
 func (s *Successor) Elders() []*Followed {
@@ -80,12 +84,12 @@ func (s *Successor) Elders() []*Followed {
 }
 
 // Await waits until each older process has told all or has ended, and for so long
-// at most; of the one without which there is nothing to succeed, it must not end.
-func (s *Successor) Await(must *Followed, patience time.Duration) error {
+// at most. latest is the one that hands over, and makes the others known.
+func (s *Successor) Await(latest *Followed, patience time.Duration) error {
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	// Behind its last word all that are even older are known.
-	if err := must.toldAll(late.C); err != nil {
+	if err := latest.toldAll(late.C); err != nil {
 		return err
 	}
 	for _, f := range s.Elders() {
@@ -93,12 +97,7 @@ func (s *Successor) Await(must *Followed, patience time.Duration) error {
 			return err
 		}
 	}
-	select {
-	case <-must.gone:
-		return errGone
-	default:
-		return nil
-	}
+	return nil
 }
 
 func (f *Followed) toldAll(late <-chan time.Time) error {

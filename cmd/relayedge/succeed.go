@@ -25,7 +25,8 @@ const (
 	saysBegin                              // elder: that was all
 	saysReady                              // successor: all is built, nothing is accepted yet
 	saysFailed                             // successor: it cannot start, and why
-	saysElder                              // elder: the line to an even older process
+	saysOlder                              // elder: how many even older processes follow
+	saysElder                              // elder: the line to one of them
 	saysServing                            // successor: it accepts
 )
 
@@ -47,14 +48,16 @@ type hello struct {
 	Secret  [16]byte // of the gate's hashes
 	Shared  bool     // the gate is one of a fleet
 	PID     int
+	Older   int // processes that are even older
 }
 
 // heritage is what this process has of the one whose place it takes; nil: it takes
 // nobody's.
 type heritage struct {
-	line  *handover.Line
-	hello hello
-	log   *slog.Logger
+	line   *handover.Line
+	hello  hello
+	orphan bool // that process has ended before it had handed over
+	log    *slog.Logger
 }
 
 // inherit takes the sockets and what else is needed to start from the process that
@@ -79,6 +82,11 @@ func (h *heritage) read() error {
 	for {
 		m, err := h.line.Receive()
 		switch {
+		case errors.Is(err, handover.ErrEnded) && h.hello.Older == 0:
+			// It was killed, and nobody else serves. What it has not handed over is free.
+			h.orphan = true
+			hostport.Inherit(handed)
+			return nil
 		case err != nil:
 			return fmt.Errorf("the process to take over from says nothing: %w", err)
 		case m.Kind == saysHello:
@@ -109,7 +117,7 @@ func (h *heritage) fail(err error) {
 // for a new one.
 func (h *heritage) gate(fleet *admission.Gate) (*admission.Gate, error) {
 	switch {
-	case h == nil:
+	case h == nil || h.hello.Version == 0:
 		if fleet != nil {
 			return fleet, nil
 		}
@@ -126,29 +134,38 @@ func (h *heritage) gate(fleet *admission.Gate) (*admission.Gate, error) {
 // this one accepts.
 func (h *heritage) take(successor *succession.Successor, serving <-chan struct{}) error {
 	<-serving
-	lost := func(error) error {
-		return errors.New("the process to take over from has ended, or taken it back")
-	}
+	known := h.hello.Older // of the even older processes that live, how many must be followed
 	other := func(m handover.Message) {
-		if m.Kind != saysElder || len(m.Files) != 1 {
-			return
-		}
-		if line, err := handover.LineOf(m.Files[0]); err == nil {
-			successor.Follow(line, func(handover.Message) {})
+		switch {
+		case m.Kind == saysOlder && len(m.Body) == 1:
+			known = int(m.Body[0])
+		case m.Kind == saysElder && len(m.Files) == 1:
+			if line, err := handover.LineOf(m.Files[0]); err == nil {
+				successor.Follow(line, func(handover.Message) {})
+				known--
+			}
 		}
 	}
-	if err := h.line.Send(handover.Message{Kind: saysReady}); err != nil {
-		return lost(err)
-	}
-	elder := successor.Follow(h.line, other)
-	if err := successor.Await(elder, helloPatience+takePatience); err != nil {
-		return lost(err)
+	if !h.orphan {
+		if h.line.Send(handover.Message{Kind: saysReady}) != nil {
+			h.line.Ended()
+		}
+		elder := successor.Follow(h.line, other)
+		if err := successor.Await(elder, readyPatience); err != nil {
+			return err
+		}
+		if h.orphan = !elder.Whole(); h.orphan {
+			<-elder.Gone()
+			if known > 0 {
+				return errors.New("the process to take over from has ended, and an older one has taken its place")
+			}
+		}
 	}
 	successor.Open()
 	rest := hostport.Rest()
 	hostport.Resume()
-	if err := h.line.Send(handover.Message{Kind: saysServing}); err != nil {
-		return lost(err)
+	if !h.orphan {
+		h.line.Send(handover.Message{Kind: saysServing}) // who does not hear it has ended
 	}
 	h.refuse(rest, successor)
 	return nil
@@ -200,6 +217,10 @@ func (h *heritage) takeOver(ctx context.Context, successor *succession.Successor
 	case err := <-done:
 		if err != nil {
 			fail(err)
+			return
+		}
+		if h.orphan {
+			h.log.Warn("the process to take over from has ended before it had handed over; serving in its place", "pid", h.hello.PID, "own", os.Getpid())
 			return
 		}
 		h.log.Info("took over from another process, which serves what it has open", "pid", h.hello.PID, "own", os.Getpid())

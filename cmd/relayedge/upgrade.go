@@ -182,7 +182,7 @@ func (h *handing) ended(err error) error {
 }
 
 func (h *handing) start() error {
-	text, err := json.Marshal(hello{Version: handoverVersion, Secret: h.gate.Secret(), Shared: h.shared, PID: os.Getpid()})
+	text, err := json.Marshal(hello{Version: handoverVersion, Secret: h.gate.Secret(), Shared: h.shared, PID: os.Getpid(), Older: len(h.successor.Elders())})
 	if err != nil {
 		return err
 	}
@@ -227,6 +227,7 @@ func (h *handing) handOver() (began time.Time, err error) {
 	if err != nil {
 		return began, err
 	}
+	err = h.child.Line.Send(handover.Message{Kind: saysOlder, Body: []byte{byte(len(ends))}})
 	for _, end := range ends {
 		err = errors.Join(err, h.child.Line.Send(handover.Message{Kind: saysElder, Files: []*os.File{end}}))
 		end.Close()

@@ -97,6 +97,9 @@ func (s *succeeded) await(pattern string) (match []string) {
 	s.t.Helper()
 	if err := eventually(func() error {
 		if match = regexp.MustCompile(pattern).FindStringSubmatch(s.wrote()); match == nil {
+			if !slices.ContainsFunc(s.pids, running) {
+				s.t.Fatalf("all have ended, and nobody wrote %s", pattern)
+			}
 			return fmt.Errorf("nobody wrote %s", pattern)
 		}
 		return nil
