@@ -97,7 +97,7 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 	if err != nil {
 		return err
 	}
-	relay, err := openRelay(p, fleet.store, log)
+	relay, err := openRelay(p, fleet.store, before != nil, log)
 	if err != nil {
 		return err
 	}
@@ -164,9 +164,17 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 	defer fail(nil)
 	// The relay's goodbyes go through the edge, which has stopped for newcomers before.
 	relayRuns, drainRelay := context.WithCancel(context.Background())
-	tasks.Go(func() { fail(relay.serve(relayRuns)) })
 	tasks.Go(func() {
-		<-edge.server.Draining()
+		// One that was drained on purpose is no reason for the edge to end.
+		if err := relay.serve(relayRuns); err != nil || relayRuns.Err() == nil {
+			fail(err)
+		}
+	})
+	tasks.Go(func() {
+		select {
+		case <-edge.server.Draining():
+		case <-upgrades.done:
+		}
 		drainRelay()
 	})
 	tasks.Go(func() {
@@ -202,7 +210,9 @@ type inProcess struct {
 	socket net.Listener
 }
 
-func openRelay(p *policy.Policy, store *service.Store, log *slog.Logger) (*inProcess, error) {
+// openRelay opens the relay that the policy asks for. follows says that the process
+// before this one may have its mailbox open still.
+func openRelay(p *policy.Policy, store *service.Store, follows bool, log *slog.Logger) (*inProcess, error) {
 	if !p.Relay.InProcess {
 		return new(inProcess), nil
 	}
@@ -210,6 +220,7 @@ func openRelay(p *policy.Policy, store *service.Store, log *slog.Logger) (*inPro
 	if err != nil {
 		return nil, err
 	}
+	options.MailboxLater = follows
 	server, err := relaycore.NewServerWith(p.Relay, options, log.With("part", "relay"))
 	if err != nil {
 		return nil, err

@@ -44,6 +44,7 @@ type upgrades struct {
 	log       *slog.Logger
 
 	turn chan struct{} // holds one element, for the upgrade under way
+	done chan struct{} // closed when another process has taken over for the first time
 
 	// Guarded by mu.
 	mu      sync.Mutex
@@ -51,12 +52,13 @@ type upgrades struct {
 	outlive context.CancelFunc // has this one no longer wait for its end; nil: it does not
 	resume  func()             // ends the hold of reloads; nil: there is none
 	back    chan struct{}      // closed when this process serves again
+	first   sync.Once          // closes done
 }
 
 func newUpgrades(ctx context.Context, gate *admission.Gate, shared bool, edge *edge, reloader *service.Reloader, successor *succession.Successor, finish func(), log *slog.Logger) *upgrades {
 	u := &upgrades{
 		ctx: ctx, gate: gate, shared: shared, edge: edge, reloader: reloader, successor: successor,
-		finish: finish, log: log, turn: make(chan struct{}, 1),
+		finish: finish, log: log, turn: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	u.elder = succession.NewElder(gate, successor, u.alone, u.ends)
 	return u
@@ -275,6 +277,7 @@ func (h *handing) outlive() (open int) {
 	}
 	hostport.KeepFiles(true)
 	h.upgrades.outlive = cancel
+	h.first.Do(func() { close(h.upgrades.done) })
 	go func() {
 		if !h.edge.server.Outlive(ctx) {
 			return
@@ -298,6 +301,9 @@ func (u *upgrades) alone() {
 	if u.outlive != nil {
 		u.log.Warn("the process that had taken over has ended: this one serves again", "pid", u.to)
 		u.outlive()
+		if u.edge.relay.server != nil {
+			go u.renew()
+		}
 	}
 	if u.resume != nil {
 		u.resume()
@@ -306,6 +312,22 @@ func (u *upgrades) alone() {
 	hostport.KeepFiles(false)
 	hostport.Resume()
 	close(u.back)
+}
+
+// renew has a new process take over, because the relay of this one has ended. It
+// tries until one does.
+func (u *upgrades) renew() {
+	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
+		u.log.Warn("the relay of this process had ended with the upgrade; a new process is started")
+		if _, err := u.Upgrade(u.ctx); err == nil || u.elder.Retired() {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-u.ctx.Done():
+			return
+		}
+	}
 }
 
 // ends follows the end of the service: the process that has taken over ends on purpose.
