@@ -163,6 +163,10 @@ func (e *Elder) question(message func(number uint64) handover.Message) (answered
 	defer late.Stop()
 	for {
 		e.mu.Lock()
+		if len(e.heirs) == 0 && !e.retired {
+			e.mu.Unlock()
+			return answered{}, 0, nil
+		}
 		if len(e.heirs) == 0 {
 			resumed := e.resumed
 			e.mu.Unlock()
@@ -323,6 +327,12 @@ func (h *Heir) hear(m handover.Message) bool {
 			return false
 		}
 		h.answer(number, answered{reason: reason})
+	case m.Kind == kindCounted:
+		number, d, err := readCounted(m.Body)
+		if err != nil {
+			return false
+		}
+		h.answer(number, answered{decision: d})
 	case m.Kind == kindTakeOver:
 		h.takesOver()
 	case m.Kind == kindFarewell:

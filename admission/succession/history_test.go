@@ -39,7 +39,7 @@ func limits() admission.Limits {
 }
 
 func newMember(gate *admission.Gate) *member {
-	m := &member{gate: gate, successor: NewSuccessor(gate), resumed: make(chan struct{}, 8)}
+	m := &member{gate: gate, successor: NewSuccessor(gate, Requests{}), resumed: make(chan struct{}, 8)}
 	m.elder = NewElder(gate, m.successor, func() { m.resumed <- struct{}{} }, func() {})
 	return m
 }

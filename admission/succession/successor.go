@@ -20,7 +20,9 @@ const introducePatience = 5 * time.Second
 // Successor is the side of a process that follows others. Its methods are safe for
 // concurrent use.
 type Successor struct {
-	gate *admission.Gate // static
+	// Static.
+	gate     *admission.Gate
+	requests Requests
 
 	mu     sync.Mutex
 	opened bool
@@ -44,13 +46,19 @@ type Followed struct {
 	lining   chan struct{} // the same for when it has another successor
 }
 
+// ask is a question of an elder.
 type ask struct {
 	number uint64
+	count  bool // of a request of key
+	key    admission.Key
 	q      admission.Question
 }
 
-// NewSuccessor returns a successor's side of a gate, which decides from Open on.
-func NewSuccessor(gate *admission.Gate) *Successor { return &Successor{gate: gate} }
+// NewSuccessor returns a successor's side of a gate and of what counts requests, which
+// decide from Open on.
+func NewSuccessor(gate *admission.Gate, requests Requests) *Successor {
+	return &Successor{gate: gate, requests: requests}
+}
 
 // Follow begins to follow an older process, on a line that it takes over. other is
 // called, by one goroutine, with the messages that are not this package's.
@@ -149,6 +157,10 @@ func (s *Successor) Farewell() {
 
 // decide answers a question.
 func (f *Followed) decide(a ask) {
+	if a.count {
+		f.decideCount(a.number, a.key)
+		return
+	}
 	reason := f.holds.Ask(a.number, a.q, time.Now())
 	f.line.Send(handover.Message{Kind: kindAnswer, Body: appendAnswer(nil, a.number, reason)}) // who does not hear it has ended
 }
@@ -176,8 +188,10 @@ func (f *Followed) hear(m handover.Message) bool {
 		return err == nil && f.holds.Hold(t, time.Now()) == nil
 	case m.Kind == kindFinal:
 		f.final.Do(func() { close(f.whole) })
-	case m.Kind == kindAsk:
-		return f.ask(m.Body)
+	case m.Kind == kindAsk, m.Kind == kindCount:
+		return f.ask(m)
+	case m.Kind == kindWindows, m.Kind == kindCredentials:
+		return f.inherit(m)
 	case m.Kind == kindCaughtUp:
 		f.done(&f.catching)
 	case m.Kind == kindLined:
@@ -189,14 +203,19 @@ func (f *Followed) hear(m handover.Message) bool {
 }
 
 // ask takes a question, and reports whether it is one.
-func (f *Followed) ask(body []byte) bool {
-	number, q, err := readAsk(body)
+func (f *Followed) ask(m handover.Message) bool {
+	a := ask{count: m.Kind == kindCount}
+	var err error
+	if a.count {
+		a.number, a.key, err = readCount(m.Body)
+	} else {
+		a.number, a.q, err = readAsk(m.Body)
+	}
 	if err != nil {
 		return false
 	}
 	s := f.successor
 	s.mu.Lock()
-	a := ask{number, q}
 	if s.opened {
 		s.mu.Unlock()
 		f.decide(a)

@@ -33,8 +33,8 @@ type edge struct {
 }
 
 // openEdge opens the sockets of a policy and builds the edge on them.
-func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fleet, gate *admission.Gate, room int, log *slog.Logger) (*edge, error) {
-	guard, err := newRequestGuard(p, fleet.store)
+func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fleet, gate *admission.Gate, requestSecret []byte, room int, log *slog.Logger) (*edge, error) {
+	guard, err := newRequestGuard(p, fleet.store, requestSecret)
 	if err != nil {
 		return nil, err
 	}

@@ -103,7 +103,8 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 	}
 	defer relay.close()
 	d := descriptors(p)
-	edge, err := openEdge(p, store, relay, fleet, gate, d.Room(), log)
+	secret := before.requestSecret()
+	edge, err := openEdge(p, store, relay, fleet, gate, secret, d.Room(), log)
 	if err != nil {
 		return err
 	}
@@ -139,11 +140,11 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 	if err != nil {
 		return err
 	}
-	successor := succession.NewSuccessor(gate)
+	successor := succession.NewSuccessor(gate, edge.guard.requests())
 	signalled := ctx
 	ctx, finish := context.WithCancel(ctx)
 	defer finish()
-	upgrades := newUpgrades(ctx, gate, fleet.gate != nil, edge, reloader, successor, finish, log)
+	upgrades := newUpgrades(ctx, gate, fleet.gate != nil, secret, edge, reloader, successor, finish, log)
 	defer upgrades.close()
 	defer context.AfterFunc(signalled, upgrades.farewell)()
 	upgrades.answer(reloader)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,6 +48,7 @@ type hello struct {
 	Version int
 	Secret  [16]byte // of the gate's hashes
 	Shared  bool     // the gate is one of a fleet
+	Request []byte   // the secret of the keys by which requests are counted
 	PID     int
 	Older   int // processes that are even older
 }
@@ -128,6 +130,17 @@ func (h *heritage) gate(fleet *admission.Gate) (*admission.Gate, error) {
 		return nil, errors.New("the redis section, or the secret that it names, is not that of the process to take over from: their counts cannot be put together; restart in place of the upgrade")
 	}
 	return fleet, nil
+}
+
+// requestSecret is the secret of the keys by which requests are counted: that of the
+// older process, or a new one.
+func (h *heritage) requestSecret() []byte {
+	if h != nil && len(h.hello.Request) > 0 {
+		return h.hello.Request
+	}
+	secret := make([]byte, 32)
+	rand.Read(secret) // never fails: it ends the process instead
+	return secret
 }
 
 // take takes the place of the older process once serving is closed, and returns when

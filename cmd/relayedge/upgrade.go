@@ -35,7 +35,8 @@ type upgrades struct {
 	// Static.
 	ctx       context.Context // ends with the service
 	gate      *admission.Gate
-	shared    bool // the gate is one of a fleet
+	shared    bool   // the gate is one of a fleet
+	secret    []byte // of the keys by which requests are counted
 	edge      *edge
 	reloader  *service.Reloader
 	successor *succession.Successor
@@ -55,9 +56,9 @@ type upgrades struct {
 	first   sync.Once          // closes done
 }
 
-func newUpgrades(ctx context.Context, gate *admission.Gate, shared bool, edge *edge, reloader *service.Reloader, successor *succession.Successor, finish func(), log *slog.Logger) *upgrades {
+func newUpgrades(ctx context.Context, gate *admission.Gate, shared bool, secret []byte, edge *edge, reloader *service.Reloader, successor *succession.Successor, finish func(), log *slog.Logger) *upgrades {
 	u := &upgrades{
-		ctx: ctx, gate: gate, shared: shared, edge: edge, reloader: reloader, successor: successor,
+		ctx: ctx, gate: gate, shared: shared, secret: secret, edge: edge, reloader: reloader, successor: successor,
 		finish: finish, log: log, turn: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	u.elder = succession.NewElder(gate, successor, u.alone, u.ends)
@@ -184,7 +185,7 @@ func (h *handing) ended(err error) error {
 }
 
 func (h *handing) start() error {
-	text, err := json.Marshal(hello{Version: handoverVersion, Secret: h.gate.Secret(), Shared: h.shared, PID: os.Getpid(), Older: len(h.successor.Elders())})
+	text, err := json.Marshal(hello{Version: handoverVersion, Secret: h.gate.Secret(), Shared: h.shared, Request: h.secret, PID: os.Getpid(), Older: len(h.successor.Elders())})
 	if err != nil {
 		return err
 	}
@@ -240,6 +241,9 @@ func (h *handing) handOver() (began time.Time, err error) {
 	began = time.Now()
 	if !hostport.Pause(pausePatience, h.edge.sockets()...) {
 		return began, errors.New("a listener of this process does not stop accepting")
+	}
+	if err := h.heir.Hand(h.edge.guard.requests()); err != nil {
+		return began, gone
 	}
 	if !h.elder.Retire() {
 		return began, gone
@@ -309,6 +313,7 @@ func (u *upgrades) alone() {
 		u.resume()
 	}
 	u.to, u.outlive, u.resume = 0, nil, nil
+	u.edge.guard.requests().TakeBack()
 	hostport.KeepFiles(false)
 	hostport.Resume()
 	close(u.back)

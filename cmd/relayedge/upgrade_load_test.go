@@ -61,7 +61,7 @@ certificates: {self_issued: [localhost]}
 upstreams:
   relay: {addresses: [%q], client_address: none}
   hub: {addresses: [%q], client_address: none}
-limits: {max_connections: 8000, max_connections_per_ip: 8, connection_rate_per_ip: 0, drain_secs: 3600}
+limits: {max_connections: 8000, max_connections_per_ip: 8, connection_rate_per_ip: 0, drain_secs: 3600, connection_timeout_secs: 3600}
 `, plain.Addr(), hub.Addr()))
 
 	websockets := make([]net.Conn, l.websockets)
@@ -98,7 +98,7 @@ limits: {max_connections: 8000, max_connections_per_ip: 8, connection_rate_per_i
 		}
 	})
 	var gaps []time.Duration
-	for i := range l.upgrades {
+	for range l.upgrades {
 		from := passed.Load()
 		if err := eventuallyWithin(10*patience, func() error {
 			if n := passed.Load() - from; n < int64(l.apart) && failed.Load() == 0 {
@@ -119,9 +119,9 @@ limits: {max_connections: 8000, max_connections_per_ip: 8, connection_rate_per_i
 			t.Fatal(err)
 		}
 		s.refused("127.9.9.9", "plain", "")
-		k := i % len(capped)
-		capped[k].Close()
-		capped[k] = s.soonEnters("127.9.9.9", "plain")
+		// It is of the process before, which may end with it.
+		capped[0].Close()
+		capped[0] = s.soonEnters("127.9.9.9", "plain")
 		s.refused("127.9.9.9", "plain", "")
 	}
 	stop()

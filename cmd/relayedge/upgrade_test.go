@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -449,4 +451,52 @@ func (s *succeeded) shows(line string) {
 	s.t.Helper()
 	e := &edge{metrics: s.metrics}
 	e.shows(s.t, line)
+}
+
+// A limit of requests holds across an upgrade, on connections to either process.
+func TestUpgradeKeepsRequestWindows(t *testing.T) {
+	t.Parallel()
+	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
+	t.Cleanup(relay.Close)
+	s := runSucceeded(t, `
+upstreams: {relay: {addresses: ["`+relay.Listener.Addr().String()+`"], client_address: none}}
+listeners: [{name: web, bind: "127.0.0.1:0", protocol: http, tls: none}]
+request_limits: {limit: 10, window_secs: 3600}
+limits: {drain_secs: 3600}
+`)
+	connect := func() net.Conn {
+		conn, err := dial(t.Context(), "127.0.0.2", s.listeners["web"], "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	ask := func(conn net.Conn, credential string, want int) {
+		t.Helper()
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n"+credential+"\r\n")
+		if status, _, err := answer(conn); err != nil || status != want {
+			t.Fatalf("%d, %v; want %d", status, err, want)
+		}
+	}
+	const mine = "X-Api-Key: mine\r\n"
+	old, idle := connect(), connect()
+	for range 4 {
+		ask(old, "", 200)
+		ask(old, mine, 200)
+	}
+	ask(idle, "", 200) // 5 of 10
+	s.upgrade()
+	fresh := connect()
+	for range 4 {
+		ask(fresh, "", 200)
+	}
+	ask(old, "", 200) // the tenth, asked for by the older process
+	ask(fresh, "", 429)
+	ask(idle, "", 429)
+	for range 6 {
+		ask(fresh, mine, 200)
+	}
+	ask(fresh, mine, 429)
+	s.awaitEnd(s.pids[0]) // for no request follows on its connections
 }
