@@ -127,7 +127,9 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 		})
 	}
 	tasks.Go(func() { store.Watch(background) })
-	fleet.run(background, &tasks)
+	if before == nil {
+		fleet.run(background, &tasks)
+	}
 
 	reloader := newReloader(p, from.file, edge, log)
 	metrics, err := service.ServeMetrics(background, p.Metrics, telemetry.Options{
@@ -144,7 +146,7 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 	signalled := ctx
 	ctx, finish := context.WithCancel(ctx)
 	defer finish()
-	upgrades := newUpgrades(ctx, gate, fleet.gate != nil, secret, edge, reloader, successor, finish, log)
+	upgrades := newUpgrades(ctx, gate, fleet, secret, edge, reloader, successor, finish, log)
 	defer upgrades.close()
 	defer context.AfterFunc(signalled, upgrades.farewell)()
 	upgrades.answer(reloader)
@@ -179,7 +181,7 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 		drainRelay()
 	})
 	tasks.Go(func() {
-		before.takeOver(ctx, successor, edge.server.Serving(), fail)
+		before.takeOver(ctx, successor, edge.server.Serving(), func(handed []byte) error { return fleet.inherit(background, handed, &tasks) }, fail)
 		upgrades.run(signals)
 	})
 	err = edge.server.Serve(ctx)

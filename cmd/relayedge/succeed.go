@@ -28,6 +28,7 @@ const (
 	saysFailed                             // successor: it cannot start, and why
 	saysOlder                              // elder: how many even older processes follow
 	saysElder                              // elder: the line to one of them
+	saysFleet                              // elder: a part of what it knows of its fleet
 	saysServing                            // successor: it accepts
 )
 
@@ -41,6 +42,8 @@ const (
 	takePatience = 15 * time.Second
 	// mostSockets bounds what is handed over.
 	mostSockets = 1024
+	// mostFleetBytes bounds what an edge may know of its fleet.
+	mostFleetBytes = 8 << 20
 )
 
 // hello is what a successor needs to start.
@@ -58,7 +61,8 @@ type hello struct {
 type heritage struct {
 	line   *handover.Line
 	hello  hello
-	orphan bool // that process has ended before it had handed over
+	fleet  []byte // what it knew of its fleet
+	orphan bool   // that process has ended before it had handed over
 	log    *slog.Logger
 }
 
@@ -144,14 +148,16 @@ func (h *heritage) requestSecret() []byte {
 }
 
 // take takes the place of the older process once serving is closed, and returns when
-// this one accepts.
-func (h *heritage) take(successor *succession.Successor, serving <-chan struct{}) error {
+// this one accepts. join goes on as the edge of a fleet that the older one was.
+func (h *heritage) take(successor *succession.Successor, serving <-chan struct{}, join func([]byte) error) error {
 	<-serving
 	known := h.hello.Older // of the even older processes that live, how many must be followed
 	other := func(m handover.Message) {
 		switch {
 		case m.Kind == saysOlder && len(m.Body) == 1:
 			known = int(m.Body[0])
+		case m.Kind == saysFleet && len(h.fleet) < mostFleetBytes:
+			h.fleet = append(h.fleet, m.Body...)
 		case m.Kind == saysElder && len(m.Files) == 1:
 			if line, err := handover.LineOf(m.Files[0]); err == nil {
 				successor.Follow(line, func(handover.Message) {})
@@ -173,6 +179,12 @@ func (h *heritage) take(successor *succession.Successor, serving <-chan struct{}
 				return errors.New("the process to take over from has ended, and an older one has taken its place")
 			}
 		}
+	}
+	if h.orphan {
+		h.fleet = nil // what it knew in part is of no use
+	}
+	if err := join(h.fleet); err != nil {
+		return err
 	}
 	successor.Open()
 	rest := hostport.Rest()
@@ -219,13 +231,13 @@ func (h *heritage) refuse(rest []net.Listener, successor *succession.Successor) 
 
 // takeOver has the process take the place of the older one, if there is one, and
 // ends it by fail where it cannot.
-func (h *heritage) takeOver(ctx context.Context, successor *succession.Successor, serving <-chan struct{}, fail context.CancelCauseFunc) {
+func (h *heritage) takeOver(ctx context.Context, successor *succession.Successor, serving <-chan struct{}, join func([]byte) error, fail context.CancelCauseFunc) {
 	if h == nil {
 		successor.Open()
 		return
 	}
 	done := make(chan error, 1)
-	go func() { done <- h.take(successor, serving) }()
+	go func() { done <- h.take(successor, serving, join) }()
 	select {
 	case err := <-done:
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -35,7 +36,7 @@ type upgrades struct {
 	// Static.
 	ctx       context.Context // ends with the service
 	gate      *admission.Gate
-	shared    bool   // the gate is one of a fleet
+	fleet     *fleet
 	secret    []byte // of the keys by which requests are counted
 	edge      *edge
 	reloader  *service.Reloader
@@ -56,9 +57,9 @@ type upgrades struct {
 	first   sync.Once          // closes done
 }
 
-func newUpgrades(ctx context.Context, gate *admission.Gate, shared bool, secret []byte, edge *edge, reloader *service.Reloader, successor *succession.Successor, finish func(), log *slog.Logger) *upgrades {
+func newUpgrades(ctx context.Context, gate *admission.Gate, fleet *fleet, secret []byte, edge *edge, reloader *service.Reloader, successor *succession.Successor, finish func(), log *slog.Logger) *upgrades {
 	u := &upgrades{
-		ctx: ctx, gate: gate, shared: shared, secret: secret, edge: edge, reloader: reloader, successor: successor,
+		ctx: ctx, gate: gate, fleet: fleet, secret: secret, edge: edge, reloader: reloader, successor: successor,
 		finish: finish, log: log, turn: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	u.elder = succession.NewElder(gate, successor, u.alone, u.ends)
@@ -185,7 +186,7 @@ func (h *handing) ended(err error) error {
 }
 
 func (h *handing) start() error {
-	text, err := json.Marshal(hello{Version: handoverVersion, Secret: h.gate.Secret(), Shared: h.shared, Request: h.secret, PID: os.Getpid(), Older: len(h.successor.Elders())})
+	text, err := json.Marshal(hello{Version: handoverVersion, Secret: h.gate.Secret(), Shared: h.fleet.gate != nil, Request: h.secret, PID: os.Getpid(), Older: len(h.successor.Elders())})
 	if err != nil {
 		return err
 	}
@@ -238,9 +239,15 @@ func (h *handing) handOver() (began time.Time, err error) {
 	if err != nil {
 		return began, gone
 	}
+	known := h.fleet.hand()
 	began = time.Now()
 	if !hostport.Pause(pausePatience, h.edge.sockets()...) {
 		return began, errors.New("a listener of this process does not stop accepting")
+	}
+	for part := range slices.Chunk(known, handover.MaxBody) {
+		if h.child.Line.Send(handover.Message{Kind: saysFleet, Body: part}) != nil {
+			return began, gone
+		}
 	}
 	if err := h.heir.Hand(h.edge.guard.requests()); err != nil {
 		return began, gone
@@ -314,6 +321,7 @@ func (u *upgrades) alone() {
 	}
 	u.to, u.outlive, u.resume = 0, nil, nil
 	u.edge.guard.requests().TakeBack()
+	u.fleet.takeBack()
 	hostport.KeepFiles(false)
 	hostport.Resume()
 	close(u.back)
