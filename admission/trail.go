@@ -2,7 +2,6 @@ package admission
 
 import (
 	"encoding/binary"
-	"maps"
 	"net/netip"
 	"time"
 )
@@ -44,9 +43,33 @@ type Trail struct {
 	wake chan struct{} // static
 
 	// Guarded by gate.mu.
-	hosts, sites map[key]struct{} // to be told
+	hosts, sites untold
 	settled      []uint64
 	ended        bool
+}
+
+// untold are the keys of a table that are to be told.
+type untold struct {
+	known map[key]struct{} // those that were added, so that none is there twice for that
+	queue []key
+}
+
+func (u *untold) add(k key) {
+	if _, known := u.known[k]; !known && k != (key{}) {
+		u.known[k] = struct{}{}
+		u.queue = append(u.queue, k)
+	}
+}
+
+// take takes the key that has waited longest.
+func (u *untold) take() key {
+	k := u.queue[0]
+	if u.queue = u.queue[1:]; len(u.queue) == 0 {
+		*u = untold{known: make(map[key]struct{})} // the memory of the first, which are many
+		return k
+	}
+	delete(u.known, k)
+	return k
 }
 
 // Secret returns the key of the gate's hashes. A successor needs it to mean the
@@ -95,12 +118,12 @@ func (g *Gate) Trail() *Trail {
 }
 
 // keysIn returns the keys of a table that anything is known of.
-func keysIn(t *table) map[key]struct{} {
-	keys := make(map[key]struct{}, len(t.index))
+func keysIn(t *table) untold {
+	u := untold{known: make(map[key]struct{}), queue: make([]key, 0, len(t.index))}
 	for k := range t.index {
-		keys[k] = struct{}{}
+		u.queue = append(u.queue, k)
 	}
-	return keys
+	return u
 }
 
 // End ends the trail: that successor is gone.
@@ -111,7 +134,7 @@ func (t *Trail) End() {
 	if t.ended {
 		return
 	}
-	t.ended, t.hosts, t.sites, t.settled = true, nil, nil, nil
+	t.ended, t.hosts, t.sites, t.settled = true, untold{}, untold{}, nil
 	for i, other := range g.trails {
 		if other == t {
 			g.trails = append(g.trails[:i:i], g.trails[i+1:]...)
@@ -146,9 +169,9 @@ func (t *Trail) Next(most int, now time.Time) Told {
 	for _, p := range g.predecessors {
 		told.Open -= p.open + p.openAsked
 	}
-	told.Hosts = g.held(&g.hosts, t.hosts, most, at, func(p *Predecessor) map[key]*holding { return p.hosts })
-	told.Sites = g.held(&g.sites, t.sites, most-len(told.Hosts), at, func(p *Predecessor) map[key]*holding { return p.sites })
-	if told.Whole = len(t.hosts)+len(t.sites) == 0; told.Whole {
+	told.Hosts = g.held(&g.hosts, &t.hosts, most, at, func(p *Predecessor) map[key]*holding { return p.hosts })
+	told.Sites = g.held(&g.sites, &t.sites, most-len(told.Hosts), at, func(p *Predecessor) map[key]*holding { return p.sites })
+	if told.Whole = len(t.hosts.queue)+len(t.sites.queue) == 0; told.Whole {
 		// A question is settled only by what was told of its connection before.
 		n := min(most, len(t.settled))
 		told.Settled, t.settled = t.settled[:n:n], t.settled[n:]
@@ -159,16 +182,10 @@ func (t *Trail) Next(most int, now time.Time) Told {
 
 // held takes at most so many of the keys out of those to be told, and returns what
 // the gate itself holds of them. The caller holds mu.
-func (g *Gate) held(t *table, keys map[key]struct{}, most int, at int64, of func(*Predecessor) map[key]*holding) (all []Held) {
-	if most <= 0 || len(keys) == 0 {
-		return nil
-	}
-	all = make([]Held, 0, min(most, len(keys)))
-	for k := range maps.Keys(keys) {
-		if len(all) == most {
-			break
-		}
-		delete(keys, k)
+func (g *Gate) held(t *table, keys *untold, most int, at int64, of func(*Predecessor) map[key]*holding) (all []Held) {
+	n := min(most, len(keys.queue))
+	for range n {
+		k := keys.take()
 		r := t.row(t.find(k))
 		own := int(r.open)
 		for _, p := range g.predecessors {
@@ -185,12 +202,8 @@ func (g *Gate) held(t *table, keys map[key]struct{}, most int, at int64, of func
 // holds mu, and there are trails.
 func (g *Gate) touch(host, site key) {
 	for _, t := range g.trails {
-		if host != (key{}) {
-			t.hosts[host] = struct{}{}
-		}
-		if site != (key{}) {
-			t.sites[site] = struct{}{}
-		}
+		t.hosts.add(host)
+		t.sites.add(site)
 		t.stir()
 	}
 }

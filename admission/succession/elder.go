@@ -44,7 +44,8 @@ type Heir struct {
 	line  *handover.Line
 	trail *admission.Trail
 	other func(handover.Message)
-	told  chan struct{} // closed when it was told all for the first time
+	told  chan struct{} // closed when it has heard all for the first time
+	heard sync.Once     // closes told
 	gone  chan struct{} // closed when its process has ended
 
 	// Guarded by elder.mu.
@@ -85,7 +86,7 @@ func (e *Elder) Tell(line *handover.Line, other func(handover.Message)) *Heir {
 	return h
 }
 
-// Told is closed when the heir was told all for the first time.
+// Told is closed when the heir has heard all for the first time.
 func (h *Heir) Told() <-chan struct{} { return h.told }
 
 // Gone is closed when the heir has ended.
@@ -275,6 +276,10 @@ func (h *Heir) speak() {
 			told := h.trail.Next(toldKeys, time.Now())
 			messages = append(messages, handover.Message{Kind: kindTold, Body: appendTold(nil, told)})
 			if whole = told.Whole; whole {
+				if first {
+					messages = append(messages, handover.Message{Kind: kindWhole})
+				}
+				first = false
 				if final {
 					messages = append(messages, handover.Message{Kind: kindFinal})
 				}
@@ -294,10 +299,6 @@ func (h *Heir) speak() {
 			h.final = h.final && !final
 			h.caughtUp -= caughtUp
 			e.mu.Unlock()
-			if first {
-				first = false
-				close(h.told)
-			}
 		}
 	}
 }
@@ -335,6 +336,8 @@ func (h *Heir) hear(m handover.Message) bool {
 		h.answer(number, answered{decision: d})
 	case m.Kind == kindTakeOver:
 		h.takesOver()
+	case m.Kind == kindHeld:
+		h.heard.Do(func() { close(h.told) })
 	case m.Kind == kindFarewell:
 		h.elder.Over()
 		h.elder.ends()

@@ -186,6 +186,8 @@ func (f *Followed) hear(m handover.Message) bool {
 	case m.Kind == kindTold:
 		t, err := readTold(m.Body)
 		return err == nil && f.holds.Hold(t, time.Now()) == nil
+	case m.Kind == kindWhole:
+		f.line.Send(handover.Message{Kind: kindHeld}) // who does not hear it has ended
 	case m.Kind == kindFinal:
 		f.final.Do(func() { close(f.whole) })
 	case m.Kind == kindAsk, m.Kind == kindCount:

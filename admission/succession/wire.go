@@ -19,6 +19,8 @@ const (
 	kindCaughtUp                    // the elder has told that successor all
 	kindFarewell                    // the successor ends on purpose
 	kindLine                        // the end of a line to one more successor
+	kindWhole                       // the elder has told all for the first time
+	kindHeld                        // and the successor has heard it
 	kindLined                       // that one decides, and is told all
 	kindCount                       // a request is to be counted
 	kindCounted                     // and was
@@ -30,7 +32,7 @@ const (
 
 const (
 	// toldKeys is how many keys are told in one message: it must fit.
-	toldKeys  = 1000
+	toldKeys  = 256
 	heldBytes = 28 // 16 of the key, 4 of connections, 8 of debt
 )
 
