@@ -32,7 +32,7 @@ type Question struct {
 type Answered struct {
 	Reason Reason
 	Number uint64 // of the question; the trail tells when it is settled
-	Trail  *Trail // of the successor that has answered; nil: none has, the gate decides by itself again
+	Trail  *Trail // of the successor that has answered; nil, without a Reason: none has, the gate decides by itself again
 	Taken  func() // called when what follows from the answer stands; may be nil
 }
 
@@ -92,8 +92,8 @@ func NewSuccessor(l Limits, secret [16]byte) (*Gate, error) {
 }
 
 // Retire has the gate decide nothing by itself until Resume: whoever would be
-// admitted or named is asked for, and ask may wait for the answer. It returns no
-// Trail in Answered only after Resume.
+// admitted or named is asked for, and ask may wait for the answer. It returns neither
+// Trail nor Reason in Answered only after Resume.
 //
 // What the predecessors of the gate hold it goes on counting, so that it is as
 // exact as before when it resumes.
@@ -268,10 +268,10 @@ func (g *Gate) answered(a Answered, take func(Answered)) Reason {
 		defer a.Taken()
 	}
 	switch {
-	case a.Trail == nil:
-		return decideAlone
 	case a.Reason != "":
 		return a.Reason
+	case a.Trail == nil:
+		return decideAlone
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
