@@ -26,7 +26,8 @@ type FixedWindows struct {
 	// Guarded by mu.
 	limit int64
 	clock stopwatch
-	rows  roster[int64] // counts; a row's since is when its window opened, its life the window
+	ask   func(context.Context, Key) (Decision, bool) // asks who counts in its place; nil: it counts
+	rows  roster[int64]                               // counts; a row's since is when its window opened, its life the window
 }
 
 // NewFixedWindows allows each key limit requests in each window; 0 allows them
@@ -50,8 +51,15 @@ func (w *FixedWindows) SetLimit(limit int64, window time.Duration) {
 }
 
 // Take counts one request of key. Where the limit is off, the decision's Limit is 0.
-func (w *FixedWindows) Take(_ context.Context, key Key, now time.Time) Decision {
+func (w *FixedWindows) Take(ctx context.Context, key Key, now time.Time) Decision {
 	w.mu.Lock()
+	if ask := w.ask; ask != nil {
+		w.mu.Unlock()
+		if d, answered := ask(ctx, key); answered {
+			return d
+		}
+		w.mu.Lock()
+	}
 	defer w.mu.Unlock()
 	at := w.clock.read(now)
 	w.rows.sweep(at, sweepKeys)

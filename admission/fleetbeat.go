@@ -129,20 +129,7 @@ func (f *Fleet) collect(at int64) (asks []Ask) {
 		f.rows(&f.gate.hosts, s.leastHost)
 		f.rows(&f.gate.sites, s.leastSite)
 	}
-	for k, a := range f.asked {
-		m := f.know(k)
-		if m == nil {
-			continue
-		}
-		m.refused += a.refused
-		m.recent = max(m.recent, a.most)
-		if _, full := f.row(k); a.spent > 0 && !m.rate {
-			m.begin(full, at, a.fold)
-		}
-		// Not what of it is left by now: the others have refilled theirs meanwhile too.
-		m.spent = max(m.spent, a.spent)
-	}
-	clear(f.asked)
+	f.learn(at)
 	f.all.recent = f.gate.settings.Load().limits.MaxConnections
 	if a, ok := f.ask(&f.all, f.gate.open, 0, at); ok {
 		asks = append(asks, a)
@@ -158,6 +145,25 @@ func (f *Fleet) collect(at int64) (asks []Ask) {
 	}
 	f.scan = false
 	return asks
+}
+
+// learn makes known what has come up since the latest beat. The caller holds the
+// gate's lock.
+func (f *Fleet) learn(at int64) {
+	for k, a := range f.asked {
+		m := f.know(k)
+		if m == nil {
+			continue
+		}
+		m.refused += a.refused
+		m.recent = max(m.recent, a.most)
+		if _, full := f.row(k); a.spent > 0 && !m.rate {
+			m.begin(full, at, a.fold)
+		}
+		// Not what of it is left by now: the others have refilled theirs meanwhile too.
+		m.spent = max(m.spent, a.spent)
+	}
+	clear(f.asked)
 }
 
 // rows makes known the rows of t that hold so much that a cap of least would

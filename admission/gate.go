@@ -54,8 +54,12 @@ type Gate struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	now          int64 // the time of the latest decision: a release asks no clock
-	open         int   // leases out
+	open         int   // leases out, and what predecessors hold
 	hosts, sites table
+	predecessors []*Predecessor
+	trails       []*Trail // what successors are to be told; nil: there is none
+	// ask asks a successor for whoever comes; nil: the gate decides.
+	ask func(Question) Answered
 }
 
 // NewGate returns a gate with the limits l, or the error of l.Validate.
@@ -107,7 +111,14 @@ func (g *Gate) Admit(addr netip.Addr, now time.Time) (*Lease, Reason) {
 	if !ok {
 		return nil, Denied
 	}
+	if g.ask != nil {
+		g.mu.Unlock()
+		return g.admitAway(addr, now)
+	}
 	host, site, reason := g.enter(&c, at)
+	if reason == "" && g.trails != nil {
+		g.touch(c.host, c.site)
+	}
 	g.mu.Unlock()
 	if reason != "" {
 		return nil, reason
@@ -271,7 +282,7 @@ func (g *Gate) tick(at int64) {
 
 // Stats is a snapshot of what the gate holds.
 type Stats struct {
-	Connections int               // leases out
+	Connections int               // leases out, and what predecessors hold
 	Hosts       int               // rows of the host table: hosts with open connections or with a bucket that is not full again
 	Sites       int               // the same for sites
 	Observed    map[Reason]uint64 // connections let in against an observed limit, by its reason, since the start

@@ -42,11 +42,17 @@ func (l *Lease) Name(addr netip.Addr, now time.Time) Reason {
 	case state != leaseUnnamed:
 	case !ok:
 		reason = Denied
+	case g.ask != nil:
+		g.mu.Unlock()
+		return l.nameAway(addr, now)
 	default:
 		g.tick(at)
 		var host, site uint32
 		if host, site, reason = g.charge(&c, at); reason == "" {
 			l.host, l.site, l.state = host, site, leaseNamed
+			if g.trails != nil {
+				g.touch(c.host, c.site)
+			}
 		}
 	}
 	g.mu.Unlock()
@@ -74,6 +80,9 @@ func (l *Lease) Release() {
 	}
 	l.state = leaseReleased
 	g.open--
+	if g.trails != nil {
+		g.touch(g.hosts.row(l.host).key, g.sites.row(l.site).key)
+	}
 	if l.host != 0 {
 		g.hosts.release(l.host, g.now)
 	}

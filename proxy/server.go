@@ -65,11 +65,13 @@ type Server struct {
 	stats   *stats
 	log     *slog.Logger
 
-	limits   atomic.Pointer[Limits] // in force
-	running  sync.WaitGroup         // the sessions
-	draining chan struct{}          // see Draining
+	limits    atomic.Pointer[Limits] // in force
+	running   sync.WaitGroup         // the sessions
+	draining  chan struct{}          // see Draining
+	accepting chan struct{}          // see Serving
 
 	mu        sync.Mutex
+	emptied   chan struct{} // closed when no session is open; nil: nobody waits
 	sessions  map[*session]struct{}
 	listeners []*listener // in force
 	leaving   []*listener // removed by a reload, with connections left
@@ -106,7 +108,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		gate: gate, places: admission.NewHandshakes(1), dial: cfg.Dial,
 		tickets: newTickets(), shared: cfg.Tickets, stats: newStats(), log: cfg.Log, sessions: make(map[*session]struct{}),
-		draining: make(chan struct{}),
+		draining: make(chan struct{}), accepting: make(chan struct{}),
 	}
 	s.room.most, s.lane = int64(cfg.Room), newLane(cfg.OrderOpen, cfg.Room)
 	var err error
@@ -145,6 +147,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.check(d)
 	}
 	s.mu.Unlock()
+	close(s.accepting)
 	<-ctx.Done()
 	s.mu.Lock()
 	s.serving, s.ending = nil, true
@@ -252,4 +255,8 @@ func (s *Server) forget(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, session)
+	if len(s.sessions) == 0 && s.emptied != nil {
+		close(s.emptied)
+		s.emptied = nil
+	}
 }

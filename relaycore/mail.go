@@ -1,6 +1,7 @@
 package relaycore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,46 +16,90 @@ import (
 
 // mail is the relay's mailbox, with the alarm and the log lines that it needs.
 type mail struct {
+	// Static once it is opened.
+	store  mailbox.Store
+	file   *mailbox.File // the store, where it is one
+	opened atomic.Bool
+
 	// Static.
-	store mailbox.Store
-	file  *mailbox.File // the store, where it is one
-	log   *slog.Logger
+	path string // of the file; empty: it is in memory
+	key  mailbox.Key
+	log  *slog.Logger
 
 	stuck atomic.Bool // it was said that the file takes nothing
 
 	// Guarded by mu, under which the store's lock alone is taken.
-	mu    sync.Mutex
-	life  time.Duration // of a message
-	alarm alarm         // of sweep
+	mu     sync.Mutex
+	limits mailbox.Limits
+	life   time.Duration // of a message
+	alarm  alarm         // of sweep
 }
 
-// openMail opens the mailbox that cfg asks for.
-func openMail(cfg Config, sources bool, log *slog.Logger, now time.Time) (*mail, error) {
+// newMail returns the mailbox that cfg asks for, which is still to be opened.
+func newMail(cfg Config, sources bool, log *slog.Logger) (*mail, error) {
 	limits := mailLimits(cfg, sources)
-	m := &mail{log: log, life: limits.TTL}
+	m := &mail{log: log, path: cfg.OfflineQueue.File, limits: limits, life: limits.TTL}
 	m.alarm.ring = m.sweep
-	q := cfg.OfflineQueue
-	if q.File == "" {
-		m.store = mailbox.NewMemory(limits, now)
+	if m.path == "" {
 		return m, nil
 	}
-	key, err := mailbox.ReadKey(q.KeyFile)
-	if err != nil {
+	var err error
+	if m.key, err = mailbox.ReadKey(cfg.OfflineQueue.KeyFile); err != nil {
 		return nil, fmt.Errorf("relay.offline_queue.key_file: %w", err)
 	}
-	f, err := mailbox.OpenFile(q.File, key, limits, now)
-	if err != nil {
-		return nil, fmt.Errorf("relay.offline_queue.file: %w", err)
-	}
-	m.store, m.file = f, f
-	o := f.Opened()
-	log.Info("mailbox file opened", "file", q.File, "messages", o.Messages, "expired", o.Expired, "bytes", o.Bytes, "freed_bytes", o.Freed)
-	if o.CompactErr != nil {
-		log.Warn("the mailbox file stays longer than what it holds", "file", q.File, "error", o.CompactErr)
-	}
-	m.sweep()
 	return m, nil
 }
+
+// open opens it, by the limits in force.
+func (m *mail) open(now time.Time) error {
+	m.mu.Lock()
+	limits := m.limits
+	m.mu.Unlock()
+	if m.path == "" {
+		m.store = mailbox.NewMemory(limits, now)
+		m.opened.Store(true)
+		return nil
+	}
+	f, err := mailbox.OpenFile(m.path, m.key, limits, now)
+	if err != nil {
+		return fmt.Errorf("relay.offline_queue.file: %w", err)
+	}
+	m.store, m.file = f, f
+	m.opened.Store(true)
+	o := f.Opened()
+	m.log.Info("mailbox file opened", "file", m.path, "messages", o.Messages, "expired", o.Expired, "bytes", o.Bytes, "freed_bytes", o.Freed)
+	if o.CompactErr != nil {
+		m.log.Warn("the mailbox file stays longer than what it holds", "file", m.path, "error", o.CompactErr)
+	}
+	m.mu.Lock()
+	limits = m.limits
+	m.mu.Unlock()
+	m.store.SetLimits(limits) // which a reload may have changed meanwhile
+	m.sweep()
+	return nil
+}
+
+// await opens it, when the process that has it open has closed it. It gives up when
+// ctx ends.
+func (m *mail) await(ctx context.Context) error {
+	for told := false; ; told = true {
+		err := m.open(time.Now())
+		if !errors.Is(err, mailbox.ErrOpenElsewhere) {
+			return err
+		}
+		if !told {
+			m.log.Info("the mailbox file is still open in the process before; clients wait until it is closed there", "file", m.path)
+		}
+		select {
+		case <-time.After(mailPause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// mailPause is the time between two looks whether another process has the file open.
+const mailPause = 50 * time.Millisecond
 
 // mailLimits are the mailbox's limits. All of them can be set while it is open.
 func mailLimits(cfg Config, sources bool) mailbox.Limits {
@@ -69,8 +114,11 @@ func mailLimits(cfg Config, sources bool) mailbox.Limits {
 // setLimits binds what is put from here on, and what waits to the ttl.
 func (m *mail) setLimits(l mailbox.Limits) {
 	m.mu.Lock()
-	m.life = l.TTL
+	m.life, m.limits = l.TTL, l
 	m.mu.Unlock()
+	if !m.opened.Load() {
+		return
+	}
 	m.store.SetLimits(l)
 	m.sweep()
 }
@@ -104,9 +152,17 @@ func (m *mail) next(r *mailbox.Reader, now time.Time) []mailbox.Held {
 	return portion
 }
 
+// stats is what the mailbox holds.
+func (m *mail) stats(now time.Time) mailbox.Stats {
+	if !m.opened.Load() {
+		return mailbox.Stats{}
+	}
+	return m.store.Stats(now)
+}
+
 // faults is how often writing to the file has failed.
 func (m *mail) faults() uint64 {
-	if m.file == nil {
+	if !m.opened.Load() || m.file == nil {
 		return 0
 	}
 	failed, _ := m.file.Fault()
@@ -132,6 +188,9 @@ func (m *mail) close() {
 	m.mu.Lock()
 	m.alarm.stop()
 	m.mu.Unlock()
+	if !m.opened.Load() {
+		return
+	}
 	if err := m.store.Close(); err != nil {
 		m.log.Error("the mailbox file was not closed well; nothing that was accepted is lost, but what was delivered last may come again", "error", err)
 	}
@@ -144,7 +203,7 @@ var errNoFile = errors.New("the mailbox is in memory alone; offline_queue.file g
 // it is a mailbox file itself, encrypted with the same key. The relay goes on
 // meanwhile, however slow w is. It needs room for the copy beside the file.
 func (s *Server) BackupMailbox(w io.Writer) error {
-	if s.mail.file == nil {
+	if !s.mail.opened.Load() || s.mail.file == nil {
 		return errNoFile
 	}
 	return s.mail.file.Copy(w)

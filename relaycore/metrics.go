@@ -25,7 +25,7 @@ func (s *Server) Families() []telemetry.Family {
 	}
 	mail := func(name, help string, kind telemetry.Kind, read func(mailbox.Stats) uint64) telemetry.Family {
 		return telemetry.Family{Name: name, Help: help, Kind: kind,
-			Read: func(emit func(string, float64)) { emit("", float64(read(s.mail.store.Stats(time.Now())))) }}
+			Read: func(emit func(string, float64)) { emit("", float64(read(s.mail.stats(time.Now())))) }}
 	}
 	pushed := func(name, help string, kind telemetry.Kind, read func(push.Counts) uint64) telemetry.Family {
 		return telemetry.Family{Name: name, Help: help, Kind: kind,

@@ -89,6 +89,9 @@ type Options struct {
 	PushBudget PushBudget
 	// Keys makes the keys by which all that is kept; nil: its secret is the process's own.
 	Keys *admission.KeyMaker
+	// MailboxLater has Serve open the mailbox file, when the process that has it open
+	// has closed it: one whose place this relay takes.
+	MailboxLater bool
 }
 
 // NewServer returns a relay with the settings cfg. It opens the mailbox file, if
@@ -135,8 +138,13 @@ func NewServerWith(cfg Config, o Options, log *slog.Logger) (*Server, error) {
 	s.count.init()
 	now := time.Now()
 	s.dir = newDirectory(cfg, s.sources.known, &s.count, now)
-	if s.mail, err = openMail(cfg, s.sources.known, log, now); err != nil {
+	if s.mail, err = newMail(cfg, s.sources.known, log); err != nil {
 		return nil, err
+	}
+	if !o.MailboxLater {
+		if err := s.mail.open(now); err != nil {
+			return nil, err
+		}
 	}
 	s.handover = newHandover()
 	s.http = s.newHTTPServer()
@@ -177,7 +185,13 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
 	defer stop()
 	s.running.Go(func() { s.http.Serve(s.handover) }) // until the drain closes it
-	err := s.accept(ctx, ln)
+	var err error
+	if !s.mail.opened.Load() {
+		err = s.mail.await(ctx)
+	}
+	if s.mail.opened.Load() {
+		err = s.accept(ctx, ln)
+	}
 	ln.Close()
 	s.drain()
 	s.Close()

@@ -76,6 +76,9 @@ func (g *Guard) SetConfig(c Config) error {
 	return nil
 }
 
+// Credentials are those that the guard has seen.
+func (g *Guard) Credentials() *admission.Credentials { return g.credentials }
+
 // Handler lets through to next what the limit allows and answers the rest. It
 // reads nothing of a request but its headers.
 func (g *Guard) Handler(next http.Handler) http.Handler {

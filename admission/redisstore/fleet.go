@@ -46,7 +46,12 @@ type Fleet struct {
 	keys   []string
 	lease  time.Duration
 
-	// Owned by Join and Run.
+	// turn holds one element, for whoever beats. handed is of whoever has it: another
+	// process beats for this edge.
+	turn   chan struct{}
+	handed bool
+
+	// Owned by whoever has the turn.
 	began  time.Time
 	latest time.Time // the start of the latest beat
 	told   bool      // that this edge is alone
@@ -58,7 +63,7 @@ func (s *Store) Fleet(f *admission.Fleet) *Fleet { return s.newFleet(f, serverCl
 func (s *Store) newFleet(f *admission.Fleet, clock string, lease time.Duration) *Fleet {
 	var id [8]byte
 	rand.Read(id[:]) // never fails: it ends the process instead
-	c := &Fleet{store: s, fleet: f, script: newScript(clock, fleetScript), id: hex.EncodeToString(id[:]), lease: lease, began: time.Now()}
+	c := &Fleet{store: s, fleet: f, script: newScript(clock, fleetScript), id: hex.EncodeToString(id[:]), lease: lease, turn: make(chan struct{}, 1), began: time.Now()}
 	for _, name := range []string{"edges", "totals", "tight", "changed", "gone", "buckets"} {
 		// One script writes them all, so they are in one slot of a cluster.
 		c.keys = append(c.keys, s.cfg.Prefix+":{fleet}:"+name)
@@ -102,6 +107,11 @@ func (c *Fleet) Run(ctx context.Context) {
 // beats has one beat follow the other as long as there is something to tell at
 // once, and reports whether there still is.
 func (c *Fleet) beats(ctx context.Context) (again bool) {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	if c.handed {
+		return false
+	}
 	for range fleetRow {
 		again, err := c.beat(ctx)
 		if err != nil || !again {
@@ -143,6 +153,11 @@ func (c *Fleet) Claims() int { return c.fleet.Claims() }
 
 // leave gives back what the store counts of this edge. Where that fails, the lease does.
 func (c *Fleet) leave() {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	if c.handed {
+		return // it is another process's to say
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), fleetPatience)
 	defer cancel()
 	client := c.store.client.Load()

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"relayedge/admission"
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/hostport"
@@ -23,7 +24,7 @@ import (
 type edge struct {
 	server    *proxy.Server
 	listeners []proxy.Listener               // in the order of the policy
-	sockets   atomic.Pointer[[]net.Listener] // theirs, for who looks while a reload runs
+	bound     atomic.Pointer[[]net.Listener] // their sockets, for who looks while a reload runs
 	upstreams map[string]upstream.Config     // with the relay's real address
 
 	store  *certs.Store
@@ -34,8 +35,8 @@ type edge struct {
 }
 
 // openEdge opens the sockets of a policy and builds the edge on them.
-func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fleet, room int, log *slog.Logger) (*edge, error) {
-	guard, err := newRequestGuard(p, fleet.store)
+func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fleet, gate *admission.Gate, requestSecret []byte, room int, log *slog.Logger) (*edge, error) {
+	guard, err := newRequestGuard(p, fleet.store, requestSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +47,7 @@ func openEdge(p *policy.Policy, store *certs.Store, relay *inProcess, fleet *fle
 		return nil, err
 	}
 	cfg := e.config(p, o)
-	cfg.Gate, cfg.Tickets, cfg.Room, cfg.OrderOpen, cfg.Engine, cfg.Log = fleet.gate, fleet.ticketStore(), room, store.OrderOpen, p.Engine, log
+	cfg.Gate, cfg.Tickets, cfg.Room, cfg.OrderOpen, cfg.Engine, cfg.Log = gate, fleet.ticketStore(), room, store.OrderOpen, p.Engine, log
 	if e.server, err = proxy.New(cfg); err != nil {
 		o.abandon()
 		return nil, err
@@ -61,12 +62,12 @@ func (e *edge) takes(o *opened) {
 	for _, l := range o.listeners {
 		sockets = append(sockets, l.Socket)
 	}
-	e.sockets.Store(&sockets)
+	e.bound.Store(&sockets)
 }
 
 // vitals are what the edge is found alive by.
 func (e *edge) vitals() *service.Vitals {
-	return &service.Vitals{Families: e.server.Families(), Sockets: func() []net.Listener { return *e.sockets.Load() }, Ready: e.server.Ready}
+	return &service.Vitals{Families: e.server.Families(), Sockets: func() []net.Listener { return *e.bound.Load() }, Ready: e.server.Ready}
 }
 
 // close closes what Serve has not closed.
@@ -74,6 +75,17 @@ func (e *edge) close() {
 	for _, l := range e.listeners {
 		l.Socket.Close()
 	}
+}
+
+// sockets are those by which connections come that the gate counts.
+func (e *edge) sockets() (all []net.Listener) {
+	for _, l := range e.listeners {
+		all = append(all, l.Socket)
+	}
+	if e.relay.socket != nil {
+		all = append(all, e.relay.socket)
+	}
+	return all
 }
 
 // prepare makes everything ready for another policy, or says all that is in its

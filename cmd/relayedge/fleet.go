@@ -67,6 +67,35 @@ func (f *fleet) run(ctx context.Context, tasks *sync.WaitGroup) {
 	tasks.Go(func() { f.beats.Run(ctx) })
 }
 
+// hand stops this process's part in the fleet, and returns what the next one goes on
+// with; nil: there is no fleet.
+func (f *fleet) hand() []byte {
+	if !f.store.Shared() {
+		return nil
+	}
+	return f.beats.Hand()
+}
+
+// takeBack goes on with it: the next process has ended.
+func (f *fleet) takeBack() {
+	if f.store.Shared() {
+		f.beats.TakeBack()
+	}
+}
+
+// inherit goes on where the process before has stopped, and beats from here on. What
+// was handed over is nothing where that process had ended before: then this edge is a
+// new one.
+func (f *fleet) inherit(ctx context.Context, handed []byte, tasks *sync.WaitGroup) error {
+	if len(handed) > 0 && f.store.Shared() {
+		if err := f.beats.Inherit(handed); err != nil {
+			return err
+		}
+	}
+	f.run(ctx, tasks)
+	return nil
+}
+
 func (f *fleet) close() {
 	f.store.Close()
 }

@@ -7,6 +7,7 @@ import (
 
 	"relayedge/admission"
 	"relayedge/admission/httpguard"
+	"relayedge/admission/succession"
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/proxy"
@@ -16,15 +17,22 @@ import (
 // a reload.
 type requestGuard struct {
 	*httpguard.Guard
+	windows  *admission.FixedWindows        // that count in this process; nil: a store does
 	embedded atomic.Pointer[[]netip.Prefix] // limits.embedded_ipv4 in force
 }
 
-func newRequestGuard(p *policy.Policy, store *service.Store) (*requestGuard, error) {
+// newRequestGuard returns the guard of a policy. secret is that of its keys, unless a
+// store has one.
+func newRequestGuard(p *policy.Policy, store *service.Store, secret []byte) (*requestGuard, error) {
 	g := new(requestGuard)
 	g.embedded.Store(&p.Limits.EmbeddedIPv4)
 	options := httpguard.Options{
 		Addr:      g.host,
 		RequestID: func(r *http.Request) string { return r.Header.Get(proxy.RequestID) },
+	}
+	if !store.Shared() {
+		g.windows = admission.NewFixedWindows(int64(p.RequestLimits.Limit), p.RequestLimits.Window())
+		options.Windows, options.Keys = g.windows, admission.NewKeyMaker(secret)
 	}
 	store.Guard(policy.Edge.String(), p.RequestLimits, &options)
 	var err error
@@ -46,4 +54,9 @@ func (g *requestGuard) apply(p *policy.Policy) {
 	if err := g.SetConfig(p.RequestLimits); err != nil {
 		panic("relayedge: request_limits that the policy let pass: " + err.Error())
 	}
+}
+
+// requests is what of it is handed to the next process.
+func (g *requestGuard) requests() succession.Requests {
+	return succession.Requests{Windows: g.windows, Credentials: g.Credentials()}
 }

@@ -23,6 +23,7 @@ func command() *cobra.Command {
 		service.ReloadCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket }),
 		statusCommand(),
 		topCommand(),
+		service.UpgradeCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket }),
 		probeCommand(),
 		schemaCommand(),
 		service.VersionCommand("relayedge"),

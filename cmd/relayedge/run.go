@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"relayedge/admission/succession"
 	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/control"
@@ -46,15 +48,22 @@ PROXY v2 hop, metrics on 127.0.0.1:9090.`,
   relayedge run --listen 127.0.0.1:9443 --upstream 127.0.0.1:7777 --client-address none`,
 		Args: service.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			hangups := service.CatchHangups()
+			upgrades, hangups := catchUpgrades(), service.CatchHangups()
+			before, err := inherit()
+			if err != nil {
+				return err
+			}
 			p, err := choosePolicy(c, file, &quick)
 			if err != nil {
+				before.fail(err)
 				return err
 			}
 			log, finish := logging.New(p.Log, c.ErrOrStderr())
 			defer finish()
 			return service.UntilSignal(c.Context(), log, func(ctx context.Context) error {
-				return run(ctx, p, reloads{file, hangups}, log, c.OutOrStdout())
+				err := run(ctx, p, reloads{file, hangups}, before.in(log), upgrades, log, c.OutOrStdout())
+				before.fail(err)
+				return err
 			})
 		},
 	}
@@ -77,23 +86,28 @@ func choosePolicy(c *cobra.Command, file string, quick *quickFlags) (*policy.Pol
 
 // run builds everything, then starts everything, and returns when it has
 // drained. It prints on out where it serves.
-func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, out io.Writer) error {
+func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, signals <-chan os.Signal, log *slog.Logger, out io.Writer) error {
 	fleet, err := openFleet(p, log)
 	if err != nil {
 		return err
 	}
 	defer fleet.close()
+	gate, err := before.gate(fleet.gate)
+	if err != nil {
+		return err
+	}
 	store, err := certs.OpenShared(p.Certificates, fleet.shared(), log)
 	if err != nil {
 		return err
 	}
-	relay, err := openRelay(p, fleet.store, log)
+	relay, err := openRelay(p, fleet.store, before != nil, log)
 	if err != nil {
 		return err
 	}
 	defer relay.close()
 	d := descriptors(p)
-	edge, err := openEdge(p, store, relay, fleet, d.Room(), log)
+	secret := before.requestSecret()
+	edge, err := openEdge(p, store, relay, fleet, gate, secret, d.Room(), log)
 	if err != nil {
 		return err
 	}
@@ -116,7 +130,9 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 		})
 	}
 	tasks.Go(func() { store.Watch(background) })
-	fleet.run(background, &tasks)
+	if before == nil {
+		fleet.run(background, &tasks)
+	}
 
 	manager := sdnotify.FromEnvironment()
 	reloader := newReloader(p, from.file, edge, manager, log)
@@ -134,6 +150,14 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	if err != nil {
 		return err
 	}
+	successor := succession.NewSuccessor(gate, edge.guard.requests())
+	signalled := ctx
+	ctx, finish := context.WithCancel(ctx)
+	defer finish()
+	upgrades := newUpgrades(ctx, gate, fleet, secret, edge, reloader, successor, finish, log)
+	defer upgrades.close()
+	defer context.AfterFunc(signalled, upgrades.farewell)()
+	upgrades.answer(reloader)
 	socket := from.openControl(p, log)
 	report(log, p, edge, d)
 	announce(out, p, edge, relay, metrics)
@@ -143,6 +167,7 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 
 	tasks.Go(func() { reloader.Control(background, socket, from.hangups) })
 	context.AfterFunc(ctx, func() {
+		upgrades.close()
 		reloader.Stop()
 		manager.Stopping("draining")
 	})
@@ -152,10 +177,22 @@ func run(ctx context.Context, p *policy.Policy, from reloads, log *slog.Logger, 
 	defer fail(nil)
 	// The relay's goodbyes go through the edge, which has stopped for newcomers before.
 	relayRuns, drainRelay := context.WithCancel(context.Background())
-	tasks.Go(func() { fail(relay.serve(relayRuns)) })
 	tasks.Go(func() {
-		<-edge.server.Draining()
+		// One that was drained on purpose is no reason for the edge to end.
+		if err := relay.serve(relayRuns); err != nil || relayRuns.Err() == nil {
+			fail(err)
+		}
+	})
+	tasks.Go(func() {
+		select {
+		case <-edge.server.Draining():
+		case <-upgrades.done:
+		}
 		drainRelay()
+	})
+	tasks.Go(func() {
+		before.takeOver(ctx, successor, edge.server.Serving(), func(handed []byte) error { return fleet.inherit(background, handed, &tasks) }, fail)
+		upgrades.run(signals)
 	})
 	err = edge.server.Serve(ctx)
 	fail(nil)
@@ -186,7 +223,9 @@ type inProcess struct {
 	socket net.Listener
 }
 
-func openRelay(p *policy.Policy, store *service.Store, log *slog.Logger) (*inProcess, error) {
+// openRelay opens the relay that the policy asks for. follows says that the process
+// before this one may have its mailbox open still.
+func openRelay(p *policy.Policy, store *service.Store, follows bool, log *slog.Logger) (*inProcess, error) {
 	if !p.Relay.InProcess {
 		return new(inProcess), nil
 	}
@@ -194,6 +233,7 @@ func openRelay(p *policy.Policy, store *service.Store, log *slog.Logger) (*inPro
 	if err != nil {
 		return nil, err
 	}
+	options.MailboxLater = follows
 	server, err := relaycore.NewServerWith(p.Relay, options, log.With("part", "relay"))
 	if err != nil {
 		return nil, err

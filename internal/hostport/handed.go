@@ -69,7 +69,7 @@ func (h *handover) listen(name string) (net.Listener, error) {
 	}
 	files[0].Close() // the listener has its own
 	h.taken[name] = true
-	return unpollable(ln), nil
+	return ln, nil
 }
 
 // listens says why a descriptor is no listening stream socket.

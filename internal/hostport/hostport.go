@@ -86,15 +86,18 @@ func (b Bind) Overlaps(c Bind) bool {
 // Listen listens on it: an IPv4 address, 0.0.0.0 too, takes IPv4 alone, [::]
 // takes both. Its error is a *ListenError.
 func (b Bind) Listen() (net.Listener, error) {
-	switch {
-	case b.Path != "":
+	if b.Path != "" {
 		return ListenUnix(b.Path, socketMode)
-	case b.Name != "":
+	}
+	if ln := sockets.take(b.key()); ln != nil {
+		return sockets.add(b.key(), ln), nil
+	}
+	if b.Name != "" {
 		ln, err := inherited().listen(b.Name)
 		if err != nil {
 			return nil, &ListenError{b.text, err}
 		}
-		return ln, nil
+		return sockets.add(b.key(), ln), nil
 	}
 	network := "tcp"
 	if b.Host.Is4() {
@@ -102,7 +105,7 @@ func (b Bind) Listen() (net.Listener, error) {
 	}
 	ln, err := sockopt.Options{}.ListenConfig().Listen(context.Background(), network, b.text)
 	if err == nil {
-		return unpollable(ln), nil
+		return sockets.add(b.key(), ln), nil
 	}
 	return nil, listenError(b.text, err)
 }

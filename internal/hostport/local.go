@@ -38,6 +38,9 @@ type unixListener struct {
 // (all but Linux), the mode of its folder guards the moment between. Its error
 // is a *ListenError.
 func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
+	if l := adopt(path); l != nil {
+		return sockets.add(unixPrefix+path, l), nil
+	}
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
@@ -62,14 +65,14 @@ func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 		os.Remove(path)
 		return nil, listenError(unixPrefix+path, err)
 	}
-	return l, nil
+	return sockets.add(unixPrefix+path, l), nil
 }
 
 // Close takes the file away and closes the socket, once.
 func (l *unixListener) Close() error {
 	err := net.ErrClosed
 	l.closing.Do(func() {
-		if info, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(info, l.made) {
+		if info, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(info, l.made) && !keepsFiles() {
 			os.Remove(l.path)
 		}
 		err = l.UnixListener.Close()

@@ -23,7 +23,7 @@ func listenTwice(t *testing.T) map[string]*listener {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { ln.Close() })
-		both[name] = ln.(*listener)
+		both[name] = ln.(*Socket).Listener.(*listener)
 	}
 	if err := both["unpolled"].Unpoll(); err != nil {
 		t.Fatal(err)

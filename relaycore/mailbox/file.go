@@ -59,7 +59,8 @@ var (
 	format         = []byte("relaycore mailbox 1")
 )
 
-var errOpenElsewhere = errors.New("another process has it open")
+// ErrOpenElsewhere says that the file is in use.
+var ErrOpenElsewhere = errors.New("another process has it open")
 
 // lockWait is how long the lock of a file that another process has is waited for.
 const lockWait = time.Second
@@ -154,7 +155,7 @@ func openDB(path string, o options) (*bbolt.DB, error) {
 			return err
 		})
 		if errors.Is(err, bbolterrors.ErrTimeout) {
-			return nil, errOpenElsewhere
+			return nil, ErrOpenElsewhere
 		}
 		if err != nil {
 			return nil, err

@@ -36,7 +36,7 @@ func lookAtFolder(dir string) error {
 
 func lookAtFile(path string, key Key) error {
 	if err := walk(path); errors.Is(err, bbolterrors.ErrTimeout) {
-		return errOpenElsewhere
+		return ErrOpenElsewhere
 	} else if err != nil {
 		return err
 	}

@@ -193,7 +193,7 @@ func TestDamagedTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := OpenFile(path, testKey, plenty(), start); err == nil || errors.Is(err, errOpenElsewhere) || !strings.Contains(err.Error(), "damaged") {
+		if _, err := OpenFile(path, testKey, plenty(), start); err == nil || errors.Is(err, ErrOpenElsewhere) || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%v", err)
 		}
 	}

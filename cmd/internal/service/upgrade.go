@@ -1,0 +1,93 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"relayedge/cmd/internal/policy"
+	"relayedge/internal/control"
+)
+
+// UpgradePath is where the control socket is asked to upgrade.
+const UpgradePath = "/upgrade"
+
+// upgradeTime is how long the command waits: as long as the process does, and a little.
+const upgradeTime = 3 * time.Minute
+
+// Upgraded is what an upgrade has done.
+type Upgraded struct {
+	PID  int           `json:"pid"`  // of the process that serves
+	Old  int           `json:"old"`  // of the one before
+	Open int           `json:"open"` // connections that the old one has left
+	Gap  time.Duration `json:"gap"`  // for which nobody accepted; who came meanwhile waited in the kernel's queue
+}
+
+// String tells it to an operator.
+func (u Upgraded) String() string {
+	return fmt.Sprintf("process %d serves; %d has %d connections left, and ends with them or behind limits.drain_secs. Nobody accepted for %v: who came meanwhile has waited",
+		u.PID, u.Old, u.Open, u.Gap.Round(10*time.Microsecond))
+}
+
+// UpgradeCommand has the running process hand over to a new one. socket is where a
+// policy of the command has its control socket.
+func UpgradeCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
+	var file, at string
+	usual := socket(policy.Default())
+	c := &cobra.Command{
+		Use:   "upgrade [-c FILE | --socket PATH]",
+		Short: "Have a new process take over from the running one, without a refused connection",
+		Long: `Have the running ` + name + ` start its program again, as it stands on the disk by now,
+with the same arguments. The new process reads the policy file anew, gets the
+listening sockets and the counts, and serves; the old one serves what it has open
+to its end, and closes what is left behind limits.drain_secs.
+
+If the new process cannot start, whatever the reason, the old one serves on as if
+nothing had been, the reason is printed, and the exit status is 1.
+
+The process is found by its control socket: that of the policy FILE, or PATH, or
+` + usual + `. SIGUSR2 does the same without an answer.`,
+		Args: NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			at, err := controlSocket(file, at, usual, need, socket)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), upgradeTime)
+			defer cancel()
+			var meant process
+			if err := control.Ask(ctx, at, "GET", processPath, &meant); err != nil {
+				return advise(err, name)
+			}
+			if err := meant.is(name, file, at); err != nil {
+				return &Refusal{Cause: err}
+			}
+			var done Upgraded
+			if err := control.Ask(ctx, at, "POST", UpgradePath, &done); err != nil {
+				return fmt.Errorf("%w\nThe running process serves on", advise(err, name))
+			}
+			fmt.Fprintln(c.OutOrStdout(), done)
+			return nil
+		},
+	}
+	PolicyFlag(c, &file)
+	c.Flags().StringVar(&at, "socket", "", "control socket of the process")
+	c.MarkFlagsMutuallyExclusive("config", "socket")
+	return c
+}
+
+// OneLine is an error on one line of a log.
+func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// Hold has no reload begin until release, and waits for one that runs.
+func (r *Reloader) Hold(ctx context.Context) (release func(), err error) {
+	select {
+	case r.turn <- struct{}{}:
+		return func() { <-r.turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
