@@ -294,8 +294,8 @@ func (c *Conn) Close() error {
 	c.closed, c.handler = true, nil
 	if c.waits != nil {
 		close(c.waits.closed)
-		c.endWaits()
 	}
+	c.endWaits()
 	if c.slot != (slot{}) {
 		c.loop.epoll().release(c)
 	}
