@@ -143,7 +143,7 @@ func (l *Loop) Lend(c Stream) {
 		c.handler = nil
 		c.mu.Unlock()
 	case Notifier:
-		c.Notify(nil)
+		l.lendNotifier(c)
 	}
 }
 
