@@ -232,7 +232,6 @@ func (c *Conn) open(fd int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fd, c.closed, c.local, c.peer = fd, false, netip.AddrPort{}, netip.AddrPort{}
-	c.endWaits()
 }
 
 // addrPortOf reads a TCP socket's address, unmapped and without a zone.

@@ -143,7 +143,7 @@ func (l *Loop) Lend(c Stream) {
 		c.handler = nil
 		c.mu.Unlock()
 	case Notifier:
-		c.Notify(nil)
+		l.lendNotifier(c)
 	}
 }
 
@@ -294,8 +294,8 @@ func (c *Conn) Close() error {
 	c.closed, c.handler = true, nil
 	if c.waits != nil {
 		close(c.waits.closed)
-		c.endWaits()
 	}
+	c.endWaits()
 	if c.slot != (slot{}) {
 		c.loop.epoll().release(c)
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -120,9 +121,9 @@ func TestDialFails(t *testing.T) {
 
 // silent returns an address at which a connect is not answered: a listener whose
 // queue is full.
-func silent(t testing.TB) string {
+func silent(t testing.TB) (address string, listener int) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,24 +134,24 @@ func silent(t testing.TB) string {
 	if err := unix.Listen(fd, 0); err != nil {
 		t.Fatal(err)
 	}
-	address := localOf(fd).String()
+	address = localOf(fd).String()
 	for range 16 {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 		cancel()
 		if err != nil {
-			return address
+			return address, fd
 		}
 		t.Cleanup(func() { c.Close() })
 	}
 	t.Skip("this kernel answers beyond the queue of a listener")
-	return ""
+	return "", -1
 }
 
 // A peer that does not answer is waited for as long as the context allows.
 func TestDialOfASilentAddress(t *testing.T) {
 	l := running(t)
-	address := silent(t)
+	address, _ := silent(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	began := time.Now()
@@ -190,34 +191,73 @@ func TestDialReachesNotItself(t *testing.T) {
 	}
 }
 
-// A dial that succeeds while its context ends gives a connection that can be
-// written, or none.
+// A dial that succeeds at the moment at which its context ends gives a connection
+// that can be written, or none.
 func TestDialRacesWithItsContext(t *testing.T) {
 	l := running(t)
-	ln := listen(t, "tcp", "127.0.0.1:0")
-	to := ln.Addr().(*net.TCPAddr).AddrPort()
-	for range 300 {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &Conn{loop: l, fd: fd, peer: to}
-		ctx, cancel := context.WithCancel(t.Context())
-		go cancel()
-		err = c.connect(ctx, sockaddr(ln))
-		if peer, err := ln.Accept(); err == nil {
-			peer.Close()
-		}
-		if err == nil {
-			if by := c.deadlineOf(writeWay); by != nil && by.isOver() {
-				t.Fatal("a connection whose writes are over already was given out")
-			}
-		} else if !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
-		}
-		c.Close()
-		cancel()
+	address, listener := silent(t)
+	ctx := &lateContext{Context: t.Context(), awaited: make(chan struct{})}
+	type result struct {
+		conn *Conn
+		err  error
 	}
+	dialled := make(chan result, 1)
+	go func() {
+		c, err := l.Dial(ctx, "tcp", address, nil)
+		dialled <- result{c, err}
+	}()
+	within(t, ctx.awaited, "the dial waits")
+	for { // makes room in the queue, and the kernel asks again in a second
+		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err == nil {
+			unix.Close(fd)
+		}
+		select {
+		case r := <-dialled:
+			if r.conn == nil {
+				return
+			}
+			defer r.conn.Close()
+			for range 50 { // who ends it has begun by then
+				if by := r.conn.deadlineOf(writeWay); by != nil && by.isOver() {
+					t.Fatal("writes of the connection are over before they begin")
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// lateContext ends just after somebody was told, for the second time, that it has
+// not.
+type lateContext struct {
+	context.Context
+	asked   atomic.Int64
+	end     func()
+	awaited chan struct{} // closed once somebody waits for its end
+}
+
+// Done is another channel than that of the context within, which has AfterFunc
+// asked for.
+func (c *lateContext) Done() <-chan struct{} { return make(chan struct{}) }
+
+func (c *lateContext) Err() error {
+	switch c.asked.Add(1) {
+	case 1:
+		return nil
+	case 2:
+		c.end()
+		return nil
+	}
+	return context.Canceled
+}
+
+func (c *lateContext) AfterFunc(f func()) (stop func() bool) {
+	c.end = f
+	close(c.awaited)
+	return func() bool { return true }
 }
 
 func TestAdopt(t *testing.T) {

@@ -73,11 +73,12 @@ type Loop struct {
 	busy     meter
 	onWindow func() // nil: nobody wants to know
 
-	mu      sync.Mutex
-	posted  []func()
-	ready   []*notified // connections in memory that have something to report
-	stopped bool
-	done    chan struct{}
+	mu       sync.Mutex
+	posted   []func()
+	ready    []*notified            // connections in memory that have something to report
+	inMemory map[Notifier]*notified // those that handlers have
+	stopped  bool
+	done     chan struct{}
 }
 
 // parker is where a loop sleeps.

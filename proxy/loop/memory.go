@@ -51,6 +51,7 @@ type notified struct {
 	conn    Notifier
 	handler Handler
 	queued  bool // guarded by the loop's mutex
+	gone    bool // likewise: the handler has the connection no longer
 }
 
 // hand has a connection in memory report to a handler.
@@ -68,8 +69,29 @@ func (l *Loop) handNotifier(c Notifier, h Handler) {
 			l.park.wake()
 		}
 	}
+	l.mu.Lock()
+	if before := l.inMemory[c]; before != nil {
+		before.gone = true
+	}
+	if l.inMemory == nil {
+		l.inMemory = make(map[Notifier]*notified)
+	}
+	l.inMemory[c] = n
+	l.mu.Unlock()
 	c.Notify(mark)
 	mark()
+}
+
+// lendNotifier takes a connection in memory from its handler, which may be about
+// to be told of it.
+func (l *Loop) lendNotifier(c Notifier) {
+	c.Notify(nil)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.inMemory[c]; n != nil {
+		n.gone = true
+		delete(l.inMemory, c)
+	}
 }
 
 // report tells the handler. What happened to the connection is for it to find
@@ -77,6 +99,10 @@ func (l *Loop) handNotifier(c Notifier, h Handler) {
 func (n *notified) report(l *Loop) {
 	l.mu.Lock()
 	n.queued = false
+	gone := n.gone
 	l.mu.Unlock()
+	if gone {
+		return
+	}
 	l.tell(n.handler, n.conn, Event{Readable: true, Writable: true, Ended: true})
 }

@@ -11,6 +11,6 @@ func Open() (*Loop, error) { return nil, errors.ErrUnsupported }
 // loop's goroutine.
 func (l *Loop) Lend(c Stream) {
 	if n, ok := c.(Notifier); ok {
-		n.Notify(nil)
+		l.lendNotifier(n)
 	}
 }

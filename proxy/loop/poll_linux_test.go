@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -177,12 +178,12 @@ func TestUrgentDataHidesNothing(t *testing.T) {
 		}
 	}
 	l.Hand(c, h)
-	text := ""
+	var text strings.Builder
 	for range len("beforeafter") {
-		text += string(within(t, got, "bytes behind urgent data, after "+text))
+		text.WriteString(string(within(t, got, "bytes behind urgent data, after "+text.String())))
 	}
-	if text != "beforeafter" {
-		t.Errorf("%q", text)
+	if text.String() != "beforeafter" {
+		t.Errorf("%q", text.String())
 	}
 }
 
