@@ -351,7 +351,7 @@ func TestCapsAreExact(t *testing.T) {
 	}
 	for name, scope := range capScopes {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				var failing atomic.Bool
 				e := newEdge(t, func(c *edgeConfig) {
 					terminating(c)

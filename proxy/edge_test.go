@@ -131,7 +131,10 @@ func newEdge(t *testing.T, change func(*edgeConfig)) *testEdge {
 }
 
 // carriedBy has f carry the newcomers, each in a goroutine.
-func (e *testEdge) carriedBy(f func(*session)) { e.server.engine = carriedBy{e.server.engine, f} }
+func (e *testEdge) carriedBy(f func(*session)) {
+	synctest.Wait() // Serve has begun with the engine that it has
+	e.server.engine = carriedBy{e.server.engine, f}
+}
 
 type carriedBy struct {
 	engine

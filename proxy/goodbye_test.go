@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -41,4 +42,23 @@ func TestSlowReaderIsToldTheEnd(t *testing.T) {
 			relay.Close()
 		})
 	}
+}
+
+// A client with a certificate whose relay cannot be reached sees TLS end well,
+// behind its session tickets, as it does without one.
+func TestGoodbyeBehindTickets(t *testing.T) {
+	ca, cert := clientCertificate(t, "alice")
+	inBubble(t, func(t *testing.T) {
+		e := newEdge(t, func(c *edgeConfig) { terminating(c); c.listener.ClientCAFile = ca })
+		e.relay.Close()
+		c := tls.Client(e.dial(aliceAddr), &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}, ServerName: "relay.example.org", ClientSessionCache: tls.NewLRUClientSessionCache(1)})
+		if err := c.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the client reads %v", err)
+		}
+		c.Close()
+		synctest.Wait()
+	})
 }

@@ -104,7 +104,7 @@ func listenKernel(t testing.TB, kind string) net.Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l
+	return l.(*hostport.Socket).Listener // whose Accept has a deadline
 }
 
 // newKernelEdge starts an edge that ends with the test. change may be nil.

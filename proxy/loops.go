@@ -123,9 +123,9 @@ func (e *loopEngine) serve(s *session) {
 		go e.carry(s, l, nil) // the relay may speak first
 	default:
 		if a := e.await(s, l); a != nil && inside {
-			a.begin()
+			a.contain(a.begin)
 		} else if a != nil {
-			l.Post(a.begin)
+			l.Post(func() { a.contain(a.begin) })
 		}
 	}
 }
@@ -236,7 +236,7 @@ func (a *arrival) Ready(c loop.Stream, e loop.Event) {
 }
 
 // Expire ends a session that has said nothing in its time.
-func (a *arrival) Expire() { a.end(a.reason) }
+func (a *arrival) Expire() { a.contain(func() { a.end(a.reason) }) }
 
 func (a *arrival) Panicked(cause any) {
 	a.s.panicked(cause)
@@ -244,7 +244,17 @@ func (a *arrival) Panicked(cause any) {
 }
 
 // interrupt ends the session for the outcome that was named.
-func (a *arrival) interrupt() { a.loop.Post(func() { a.end("") }) }
+func (a *arrival) interrupt() { a.loop.Post(func() { a.contain(func() { a.end("") }) }) }
+
+// contain turns a panic of what does not come by Ready into the end of the session.
+func (a *arrival) contain(f func()) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			a.Panicked(cause)
+		}
+	}()
+	f()
+}
 
 func (a *arrival) end(r Reason) {
 	if a.over {
@@ -277,8 +287,13 @@ func (e *loopEngine) connector(s *session) upstream.Connector {
 	return nil
 }
 
-// hand gives both connections to the loop, which begins with the first of them.
+// hand gives both connections to the loop, which begins with the first of them
+// that is ready for anything: that a relay which has just been reached takes its
+// header. After an upgrade both may be ready for nothing.
 func (p *pair) hand() {
+	if p.start != nil && p.start.spoken {
+		defer p.loop.Post(func() { p.contain(func() { p.Ready(nil, loop.Event{}) }) })
+	}
 	err := p.loop.Hand(p.relay, p)
 	if err == nil {
 		err = p.loop.Hand(p.client, p)

@@ -57,8 +57,9 @@ type pair struct {
 
 // backlog is what a peer has not taken yet.
 type backlog struct {
-	bytes []byte
-	since time.Time // when the peer last took some, or did not take the first
+	bytes  []byte
+	since  time.Time // when the peer last took some, or did not take the first
+	speaks bool      // some are the client's own
 }
 
 // beginning is what a pair begins with.
@@ -80,7 +81,17 @@ func newPair(f *forwarding, l *loop.Loop, client, relay loop.Stream, header []by
 }
 
 // interrupt ends the pair for the outcome that was named.
-func (p *pair) interrupt() { p.loop.Post(p.close) }
+func (p *pair) interrupt() { p.loop.Post(func() { p.contain(p.close) }) }
+
+// contain turns a panic of what does not come by Ready into the end of the pair.
+func (p *pair) contain(f func()) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			p.Panicked(cause)
+		}
+	}()
+	f()
+}
 
 // Ready does what a connection has become ready for.
 func (p *pair) Ready(c loop.Stream, e loop.Event) {
@@ -149,10 +160,10 @@ func (p *pair) begin() {
 		p.arm(p.ticketAt)
 	}
 	p.moveClient(append(append(p.loop.Plain[:0], start.header...), start.early.client...), len(start.early.client) > 0)
-	p.introduced = true
 	if p.over {
 		return
 	}
+	p.introduced = len(p.toRelay.bytes) == 0
 	if len(start.early.relay) > 0 {
 		p.passToClient(start.early.relay)
 	}
@@ -252,6 +263,7 @@ func (p *pair) passToRelay(b []byte, speaks bool) {
 	}
 	if len(p.toRelay.bytes) > 0 {
 		p.toRelay.bytes = append(p.toRelay.bytes, b...)
+		p.toRelay.speaks = p.toRelay.speaks || speaks
 		return
 	}
 	n, err := p.relay.TryWrite(b)
@@ -261,6 +273,7 @@ func (p *pair) passToRelay(b []byte, speaks bool) {
 	}
 	if n < len(b) {
 		p.keep(&p.toRelay, b[n:])
+		p.toRelay.speaks = speaks
 	} else if speaks {
 		p.silence.clientSpoke(p.loop.Now())
 	}
@@ -290,7 +303,9 @@ func (p *pair) flushRelay() {
 		p.relayFailed(err)
 	} else if done {
 		p.introduced = true
-		p.silence.clientSpoke(p.loop.Now())
+		if p.toRelay.speaks {
+			p.silence.clientSpoke(p.loop.Now())
+		}
 		p.passClientEnd()
 		p.clientAgain()
 	}
@@ -497,12 +512,9 @@ func (p *pair) armSilence() {
 }
 
 // Expire ends the pair if a limit has come, and else waits for the next one.
-func (p *pair) Expire() {
-	defer func() {
-		if cause := recover(); cause != nil {
-			p.Panicked(cause)
-		}
-	}()
+func (p *pair) Expire() { p.contain(p.look) }
+
+func (p *pair) look() {
 	p.armed = time.Time{}
 	now := p.loop.Now()
 	if reason := p.expired(now); reason != "" {
@@ -560,6 +572,7 @@ func (p *pair) stop(r Reason) {
 
 // Panicked ends the pair whose handling has panicked, and no other.
 func (p *pair) Panicked(cause any) {
+	p.loop.Out = p.loop.Out[:0]
 	p.s.panicked(cause)
 	p.close()
 }
@@ -579,7 +592,8 @@ func (p *pair) close() {
 	} else if p.tls != nil && len(p.toClient.bytes) == 0 {
 		p.s.wire.gather = &p.loop.Out
 		p.tls.CloseWrite()
-		if goodbye := append(p.ticket, p.loop.Out...); len(goodbye) > 0 {
+		tickets := append(p.ticket, p.s.wire.flight...) // of a pair that has not begun
+		if goodbye := append(tickets, p.loop.Out...); len(goodbye) > 0 {
 			n, _ := p.client.TryWrite(goodbye)
 			p.s.server.stats.bytesOut.Add(uint64(n))
 		}

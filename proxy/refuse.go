@@ -1,6 +1,10 @@
 package proxy
 
-import "net"
+import (
+	"net"
+
+	"relayedge/proxy/loop"
+)
 
 // refuse closes a connection that is not let in, as refuse_with says. It waits
 // for nothing, allocates nothing and starts nothing: there may be very many.
@@ -15,6 +19,11 @@ func (t *terms) partWith(conn net.Conn) {
 	case "reset":
 		abort(conn) // a unix socket has no reset: its close is one to whoever has written
 	case "tls_alert":
-		conn.Write(alertAccessDenied) // seven bytes always fit into what was sent nothing yet
+		// Seven bytes fit into what was sent nothing yet, unless the kernel has no memory.
+		if c, ok := conn.(loop.Stream); ok {
+			c.TryWrite(alertAccessDenied) // a loop refuses in its own goroutine, which must not wait
+		} else {
+			conn.Write(alertAccessDenied)
+		}
 	}
 }

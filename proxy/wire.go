@@ -129,6 +129,11 @@ func (w *wire) Write(p []byte) (n int, err error) {
 		return len(p), nil
 	case w.stalled.Load():
 		return 0, socket.ErrStalled
+	case len(w.flight) > 0: // records of before: these make no sense without them
+		if err := w.depart(); err != nil {
+			return 0, err
+		}
+		return w.Write(p)
 	case !w.settled.Load():
 		n, err = w.Socket.Write(p)
 	default:

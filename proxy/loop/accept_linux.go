@@ -41,7 +41,8 @@ type acceptor struct {
 	takes   Accepts
 	spare   *Conn // the next newcomer
 	slot    slot
-	paused  bool
+	paused  bool // it is not in the poller
+	held    bool // its owner has paused it
 	queued  bool // its turn comes by Again
 	closed  bool
 	timer   Timer
@@ -55,7 +56,7 @@ type acceptor struct {
 // Accept has the loop take the newcomers of a listener: a TCP or unix listener of
 // the net package, or one that embeds it. It returns what stops that, which may
 // be called from any goroutine but the loop's; after it Take is not called. The
-// listener stays the caller's to close, which may come first: then Failed is told
+// listener stays the caller's to close and, if it has OnPause, to pause, which may come first: then Failed is told
 // of net.ErrClosed, unless there is nobody to accept.
 func (l *Loop) Accept(listener net.Listener, takes Accepts) (stop func(), err error) {
 	a := &acceptor{loop: l, takes: takes, unix: listener.Addr().Network() == "unix"}
@@ -83,6 +84,9 @@ func (l *Loop) Accept(listener net.Listener, takes Accepts) (stop func(), err er
 		a.end()
 		return nil, err
 	}
+	if held, ok := listener.(interface{ OnPause(func(paused bool)) }); ok {
+		held.OnPause(a.hold)
+	}
 	return func() {
 		over := make(chan struct{})
 		l.Post(func() {
@@ -94,6 +98,35 @@ func (l *Loop) Accept(listener net.Listener, takes Accepts) (stop func(), err er
 		case <-l.done:
 		}
 	}, nil
+}
+
+// holdPatience is how long a pause waits for a loop that is in the middle of a turn.
+const holdPatience = 5 * time.Second
+
+// hold has nobody taken while the listener is paused by whoever owns it, who
+// may have told another process to go on with the same queue. When it returns, all
+// newcomers before have been decided about.
+func (a *acceptor) hold(held bool) {
+	done := make(chan struct{})
+	a.loop.Post(func() {
+		defer close(done)
+		if a.closed || a.held == held {
+			return
+		}
+		a.held = held
+		if held {
+			a.loop.ClearTimer(&a.timer)
+			a.leave()
+			a.paused = true
+		} else {
+			a.Expire()
+		}
+	})
+	select {
+	case <-done:
+	case <-a.loop.done:
+	case <-time.After(holdPatience):
+	}
 }
 
 // end takes the listener out of the poller. Its place in the table stays empty.
@@ -124,7 +157,9 @@ func (a *acceptor) pause(d time.Duration) {
 		a.leave()
 		a.paused = true
 	}
-	a.loop.SetTimer(&a.timer, a.loop.now.Add(d))
+	if !a.held {
+		a.loop.SetTimer(&a.timer, a.loop.now.Add(d))
+	}
 }
 
 // resume ends a pause.

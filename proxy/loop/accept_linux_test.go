@@ -516,3 +516,63 @@ func BenchmarkAcceptTake(b *testing.B) {
 		unix.Close(fd)
 	}
 }
+
+// pausable is a listener whose owner pauses it.
+type pausable struct {
+	*net.TCPListener
+	told func(paused bool)
+}
+
+func (p *pausable) OnPause(f func(paused bool)) { p.told = f }
+
+// While a listener is paused nobody is taken; who connects waits for the end of
+// the pause. When the pause is told, those before have been decided about.
+func TestAcceptObeysPauses(t *testing.T) {
+	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := &pausable{TCPListener: tcp}
+	defer ln.Close()
+	l, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go l.Run()
+	defer l.Stop()
+	var taken atomic.Int64
+	came := make(chan struct{}, 8)
+	stop, err := l.Accept(ln, Accepts{
+		Take:   func(c *Conn) bool { c.Close(); taken.Add(1); came <- struct{}{}; return false },
+		Failed: func(error) time.Duration { return -1 },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	connect := func() {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	connect()
+	<-came
+	ln.told(true)
+	for range 3 {
+		connect()
+	}
+	for range 50 { // turns in which they would be taken
+		turn := make(chan struct{})
+		l.Post(func() { close(turn) })
+		<-turn
+	}
+	if n := taken.Load(); n != 1 {
+		t.Errorf("%d are taken in the pause", n-1)
+	}
+	ln.told(false)
+	for range 3 {
+		<-came
+	}
+}
