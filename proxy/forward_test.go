@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"relayedge/internal/socket"
+	"relayedge/proxy/loop"
 )
 
 // both runs a test over plain TCP and over TLS.
@@ -335,7 +336,7 @@ func TestByteBucket(t *testing.T) {
 		}
 		took := time.Since(began)
 		// What is beyond the burst takes its time; the last read is delivered before it is paid for.
-		least := time.Duration(size-burst-bufferSize) * time.Second / rate
+		least := time.Duration(size-burst-loop.BufferBytes) * time.Second / rate
 		most := time.Duration(size-burst+size/50) * time.Second / rate // TLS adds 22 bytes a record
 		if took < least || took > most {
 			t.Errorf("took %v, want %v to %v", took, least, most)
