@@ -60,6 +60,7 @@ func UntilSignal(ctx context.Context, log *slog.Logger, serve func(context.Conte
 	defer cancel()
 	LimitMemory(log)
 	go GiveBackMemory(ctx)
+	go ProcessorsAsNeeded(ctx)
 	served := make(chan error, 1)
 	go func() { served <- serve(ctx) }()
 	for first := true; ; first = false {
