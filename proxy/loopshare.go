@@ -12,13 +12,13 @@ import (
 const (
 	// busyShare is of its time, in thousandths, what a loop works that is given no
 	// more if another can have it.
-	busyShare = 850
+	busyShare = 950
 	// busyWindows is for how many looks in a row it does, before another helps.
-	busyWindows = 3
+	busyWindows = 5
 	// calmShare is how little all loops work together if one less will do.
-	calmShare = 400
+	calmShare = 700
 	// calmTime is for how long they do.
-	calmTime = 5 * time.Second
+	calmTime = 3 * time.Second
 	// settleTime is between one change and the next: what it has led to is to be
 	// seen first.
 	settleTime = time.Second

@@ -14,12 +14,12 @@ const (
 	processorPause = 100 * time.Millisecond // from one look to the next
 	// crowded is the share of its processors, in thousandths, that a program uses
 	// which needs one more; crowdedLooks is at how many looks in a row.
-	crowded      = 920
-	crowdedLooks = 2
+	crowded      = 950
+	crowdedLooks = 4
 	// roomy is the share, in thousandths, of one processor less that a program uses
 	// which needs no more than that; roomyLooks is at how many looks in a row.
-	roomy      = 600
-	roomyLooks = 50
+	roomy      = 800
+	roomyLooks = 30
 )
 
 // processors decides how many there are to be, from one look to the next.

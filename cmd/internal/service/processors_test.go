@@ -16,15 +16,15 @@ func TestProcessors(t *testing.T) {
 	}{
 		{"rest", 8, []stretch{{1000, 0, 1}}},
 		{"what one carries", 8, []stretch{{1000, crowded - 1, 1}}},
-		{"a look is no load", 8, []stretch{{1, 1000, 1}, {1, 0, 1}, {1, 1000, 1}}},
-		{"more than one carries", 8, []stretch{{2, crowded, 2}}},
-		{"more each time", 8, []stretch{{2, 1000, 2}, {2, 2000, 4}, {2, 4000, 8}, {20, 8000, 8}}},
-		{"no more than were given", 3, []stretch{{2, 1000, 2}, {2, 2000, 3}, {20, 3000, 3}}},
-		{"load that is carried", 8, []stretch{{2, 1000, 2}, {1000, 2*crowded - 1, 2}}},
-		{"a load that has gone", 8, []stretch{{2, 1000, 2}, {2, 2000, 4}, {49, 0, 4}, {1, 0, 3}, {50, 0, 2}, {50, 0, 1}, {500, 0, 1}}},
-		{"what one less would hardly carry", 8, []stretch{{2, 1000, 2}, {1000, roomy, 2}}},
-		{"what one less carries", 8, []stretch{{2, 1000, 2}, {50, roomy - 1, 1}}},
-		{"rest that is interrupted", 8, []stretch{{2, 1000, 2}, {49, 0, 2}, {1, 1000, 2}, {49, 0, 2}, {1, 0, 1}}},
+		{"a few looks are no load", 8, []stretch{{3, 1000, 1}, {1, 0, 1}, {3, 1000, 1}}},
+		{"more than one carries", 8, []stretch{{4, crowded, 2}}},
+		{"more each time", 8, []stretch{{4, 1000, 2}, {4, 2000, 4}, {4, 4000, 8}, {20, 8000, 8}}},
+		{"no more than were given", 3, []stretch{{4, 1000, 2}, {4, 2000, 3}, {20, 3000, 3}}},
+		{"load that is carried", 8, []stretch{{4, 1000, 2}, {1000, 2*crowded - 1, 2}}},
+		{"a load that has gone", 8, []stretch{{4, 1000, 2}, {4, 2000, 4}, {29, 0, 4}, {1, 0, 3}, {30, 0, 2}, {30, 0, 1}, {500, 0, 1}}},
+		{"what one less would hardly carry", 8, []stretch{{4, 1000, 2}, {1000, roomy, 2}}},
+		{"what one less carries", 8, []stretch{{4, 1000, 2}, {30, roomy - 1, 1}}},
+		{"rest that is interrupted", 8, []stretch{{4, 1000, 2}, {29, 0, 2}, {1, 1000, 2}, {29, 0, 2}, {1, 0, 1}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			now := time.Unix(0, 0)
