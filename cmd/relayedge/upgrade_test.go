@@ -36,8 +36,8 @@ type succeeded struct {
 }
 
 // runSucceeded runs an edge for a test. The policy has neither metrics nor a control
-// socket.
-func runSucceeded(t testing.TB, policy string) *succeeded {
+// socket; env comes on top of the test's own.
+func runSucceeded(t testing.TB, policy string, env ...string) *succeeded {
 	t.Helper()
 	folder := t.TempDir()
 	s := &succeeded{
@@ -51,6 +51,7 @@ func runSucceeded(t testing.TB, policy string) *succeeded {
 	}
 	defer out.Close()
 	s.first = exec.Command(binary(t, "relayedge"), "run", "-c", s.policy())
+	s.first.Env = append(os.Environ(), env...)
 	s.first.Stdout, s.first.Stderr = out, out // a file, which those that follow write to as well
 	if err := s.first.Start(); err != nil {
 		t.Fatal(err)
