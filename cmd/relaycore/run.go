@@ -100,6 +100,9 @@ func run(ctx context.Context, p *policy.Policy, file string, hangups <-chan os.S
 		manager.Stopping("draining")
 	})
 	vitals := &service.Vitals{Families: relay.Families(), Sockets: func() []net.Listener { return []net.Listener{socket} }, Ready: relay.Ready}
-	tasks.Go(func() { service.Supervise(background, manager, vitals, log) })
+	tasks.Go(func() {
+		service.Told(manager.Ready("serving"), log)
+		service.Supervise(background, manager, vitals, log)
+	})
 	return relay.Serve(ctx, socket)
 }

@@ -135,6 +135,9 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 	}
 
 	manager := sdnotify.FromEnvironment()
+	if before != nil {
+		manager.Retire() // until this process has taken over
+	}
 	reloader := newReloader(p, from.file, edge, manager, log)
 	teller := newTeller(edge.server, store, reloader.Policy)
 	reloader.Answers = control.Answers{"GET " + status.DocumentPath: func(context.Context) (any, error) { return teller.Status(), nil }}
@@ -154,7 +157,7 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 	signalled := ctx
 	ctx, finish := context.WithCancel(ctx)
 	defer finish()
-	upgrades := newUpgrades(ctx, gate, fleet, secret, edge, reloader, successor, finish, log)
+	upgrades := newUpgrades(ctx, gate, fleet, secret, edge, reloader, manager, successor, finish, log)
 	defer upgrades.close()
 	defer context.AfterFunc(signalled, upgrades.farewell)()
 	upgrades.answer(reloader)
@@ -171,7 +174,6 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 		reloader.Stop()
 		manager.Stopping("draining")
 	})
-	tasks.Go(func() { service.Supervise(background, manager, edge.vitals(), log) })
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -191,10 +193,19 @@ func run(ctx context.Context, p *policy.Policy, from reloads, before *heritage, 
 		drainRelay()
 	})
 	tasks.Go(func() {
-		before.takeOver(ctx, successor, edge.server.Serving(), func(handed []byte) error { return fleet.inherit(background, handed, &tasks) }, fail)
+		if !before.takeOver(ctx, successor, manager, edge.server.Serving(), func(handed []byte) error { return fleet.inherit(background, handed, &tasks) }, fail) {
+			return
+		}
+		if before == nil {
+			service.Told(manager.Ready("serving"), log)
+		}
+		tasks.Go(func() { service.Supervise(background, manager, edge.vitals(), log) })
 		upgrades.run(signals)
 	})
 	err = edge.server.Serve(ctx)
+	if signalled.Err() != nil {
+		upgrades.outlast()
+	}
 	fail(nil)
 	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
 		err = cause

@@ -14,8 +14,10 @@ import (
 
 	"relayedge/admission"
 	"relayedge/admission/succession"
+	"relayedge/cmd/internal/service"
 	"relayedge/internal/handover"
 	"relayedge/internal/hostport"
+	"relayedge/internal/sdnotify"
 )
 
 // What a process and the one that takes its place say to each other, in this order,
@@ -149,7 +151,7 @@ func (h *heritage) requestSecret() []byte {
 
 // take takes the place of the older process once serving is closed, and returns when
 // this one accepts. join goes on as the edge of a fleet that the older one was.
-func (h *heritage) take(successor *succession.Successor, serving <-chan struct{}, join func([]byte) error) error {
+func (h *heritage) take(successor *succession.Successor, manager *sdnotify.Manager, serving <-chan struct{}, join func([]byte) error) error {
 	<-serving
 	known := h.hello.Older // of the even older processes that live, how many must be followed
 	other := func(m handover.Message) {
@@ -189,6 +191,8 @@ func (h *heritage) take(successor *succession.Successor, serving <-chan struct{}
 	successor.Open()
 	rest := hostport.Rest()
 	hostport.Resume()
+	// Before the older one hears that it may end.
+	service.Told(manager.TakeOver("serving, in place of the process before"), h.log)
 	if !h.orphan {
 		h.line.Send(handover.Message{Kind: saysServing}) // who does not hear it has ended
 	}
@@ -230,26 +234,29 @@ func (h *heritage) refuse(rest []net.Listener, successor *succession.Successor) 
 }
 
 // takeOver has the process take the place of the older one, if there is one, and
-// ends it by fail where it cannot.
-func (h *heritage) takeOver(ctx context.Context, successor *succession.Successor, serving <-chan struct{}, join func([]byte) error, fail context.CancelCauseFunc) {
+// ends it by fail where it cannot. It reports whether the process serves in
+// its place, which the service manager knows by then.
+func (h *heritage) takeOver(ctx context.Context, successor *succession.Successor, manager *sdnotify.Manager, serving <-chan struct{}, join func([]byte) error, fail context.CancelCauseFunc) bool {
 	if h == nil {
 		successor.Open()
-		return
+		return true
 	}
 	done := make(chan error, 1)
-	go func() { done <- h.take(successor, serving, join) }()
+	go func() { done <- h.take(successor, manager, serving, join) }()
 	select {
 	case err := <-done:
 		if err != nil {
 			fail(err)
-			return
+			return false
 		}
 		if h.orphan {
 			h.log.Warn("the process to take over from has ended before it had handed over; serving in its place", "pid", h.hello.PID, "own", os.Getpid())
-			return
+			return true
 		}
 		h.log.Info("took over from another process, which serves what it has open", "pid", h.hello.PID, "own", os.Getpid())
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 

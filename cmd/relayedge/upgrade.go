@@ -19,6 +19,7 @@ import (
 	"relayedge/internal/control"
 	"relayedge/internal/handover"
 	"relayedge/internal/hostport"
+	"relayedge/internal/sdnotify"
 )
 
 const (
@@ -40,6 +41,7 @@ type upgrades struct {
 	secret    []byte // of the keys by which requests are counted
 	edge      *edge
 	reloader  *service.Reloader
+	manager   *sdnotify.Manager
 	successor *succession.Successor
 	elder     *succession.Elder
 	finish    func() // ends this process: it has nothing left to serve, or the service ends
@@ -57,9 +59,9 @@ type upgrades struct {
 	first   sync.Once          // closes done
 }
 
-func newUpgrades(ctx context.Context, gate *admission.Gate, fleet *fleet, secret []byte, edge *edge, reloader *service.Reloader, successor *succession.Successor, finish func(), log *slog.Logger) *upgrades {
+func newUpgrades(ctx context.Context, gate *admission.Gate, fleet *fleet, secret []byte, edge *edge, reloader *service.Reloader, manager *sdnotify.Manager, successor *succession.Successor, finish func(), log *slog.Logger) *upgrades {
 	u := &upgrades{
-		ctx: ctx, gate: gate, fleet: fleet, secret: secret, edge: edge, reloader: reloader, successor: successor,
+		ctx: ctx, gate: gate, fleet: fleet, secret: secret, edge: edge, reloader: reloader, manager: manager, successor: successor,
 		finish: finish, log: log, turn: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	u.elder = succession.NewElder(gate, successor, u.alone, u.ends)
@@ -117,7 +119,7 @@ func (u *upgrades) upgrade(ctx context.Context) (done service.Upgraded, err erro
 	if err != nil {
 		return done, err
 	}
-	child, err := handover.Start(os.Environ())
+	child, err := handover.Start(sdnotify.Environ(os.Environ()))
 	if err != nil {
 		release()
 		return done, err
@@ -287,6 +289,7 @@ func (h *handing) outlive() (open int) {
 		return 0
 	}
 	hostport.KeepFiles(true)
+	h.manager.Retire() // the new one has told that it is the main one
 	h.upgrades.outlive = cancel
 	h.first.Do(func() { close(h.upgrades.done) })
 	go func() {
@@ -324,6 +327,8 @@ func (u *upgrades) alone() {
 	u.fleet.takeBack()
 	hostport.KeepFiles(false)
 	hostport.Resume()
+	// Whether or not the other one had told that it is the main process.
+	service.Told(u.manager.TakeOver("serving again, in place of the process that had taken over"), u.log)
 	close(u.back)
 }
 
@@ -354,6 +359,17 @@ func (u *upgrades) ends() {
 func (u *upgrades) farewell() {
 	if !u.elder.Retired() {
 		u.successor.Farewell()
+	}
+}
+
+// outlast waits for the older processes, which drain as this one has: a service
+// manager ends with the main process whatever is left.
+func (u *upgrades) outlast() {
+	if u.elder.Retired() {
+		return
+	}
+	for _, older := range u.successor.Elders() {
+		<-older.Gone()
 	}
 }
 

@@ -36,8 +36,8 @@ type succeeded struct {
 }
 
 // runSucceeded runs an edge for a test. The policy has neither metrics nor a control
-// socket.
-func runSucceeded(t testing.TB, policy string) *succeeded {
+// socket; env comes on top of the test's own.
+func runSucceeded(t testing.TB, policy string, env ...string) *succeeded {
 	t.Helper()
 	folder := t.TempDir()
 	s := &succeeded{
@@ -50,7 +50,9 @@ func runSucceeded(t testing.TB, policy string) *succeeded {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	s.first = exec.Command(binary(t, "relayedge"), "run", "-c", s.policy())
+	// The variable is for this very process, as a service manager sets it.
+	s.first = exec.Command("sh", "-c", `WATCHDOG_PID=$$ exec "$@"`, "sh", binary(t, "relayedge"), "run", "-c", s.policy())
+	s.first.Env = append(os.Environ(), env...)
 	s.first.Stdout, s.first.Stderr = out, out // a file, which those that follow write to as well
 	if err := s.first.Start(); err != nil {
 		t.Fatal(err)

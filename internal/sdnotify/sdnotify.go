@@ -91,24 +91,24 @@ func (m *Manager) Status(status string) error {
 func (m *Manager) Alive() error { return m.send(daemon.SdNotifyWatchdog) }
 
 // TakeOver says in one message that this process is the main one from here on, in
-// place of one that it follows, and that it serves. Until the manager has it the
-// end of the older process is the end of the service, so the older one ends after
-// this has returned. The unit needs NotifyAccess=all: this process is not the main
-// one yet.
+// place of one that it follows or that has followed it, and that it serves; of one
+// that ends by then, that it ends. It speaks for the service again, if it was retired.
+// Until the manager has it the end of the other process is the end of the service, so
+// the other one ends after this has returned. The unit needs NotifyAccess=all: this
+// process is not the main one yet.
 func (m *Manager) TakeOver(status string) error {
+	if m == nil {
+		return nil
+	}
+	m.replaced.Store(false)
+	if m.stopping.Load() {
+		return m.send(mainPID(os.Getpid()), daemon.SdNotifyStopping)
+	}
 	return m.send(mainPID(os.Getpid()), daemon.SdNotifyReady, line(status))
 }
 
-// GiveOver says that the process pid, of the same unit, is the main one from here
-// on, and is the last that this process says.
-func (m *Manager) GiveOver(pid int) error {
-	err := m.send(mainPID(pid))
-	m.Retire()
-	return err
-}
-
-// Retire ends what this process says: after the TakeOver of another one its
-// Stopping would be taken for the end of the service.
+// Retire ends what this process says, until its own TakeOver: while another process
+// is the main one, its Stopping would be taken for the end of the service.
 func (m *Manager) Retire() {
 	if m != nil {
 		m.replaced.Store(true)

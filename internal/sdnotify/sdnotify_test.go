@@ -60,7 +60,14 @@ func TestMessages(t *testing.T) {
 		{"status as long as may be", func() error { return m.Status(strings.Repeat("x", maxStatus)) }, `STATUS=x{256}`},
 		{"alive", m.Alive, `WATCHDOG=1`},
 		{"take over", func() error { return m.TakeOver("serving") }, fmt.Sprintf(`MAINPID=%d\nREADY=1\nSTATUS=serving`, os.Getpid())},
-		{"give over", func() error { return FromEnvironment().GiveOver(7) }, `MAINPID=7`},
+		{"take over while it ends", func() error {
+			ending := FromEnvironment()
+			ending.Retire()
+			if err := ending.Stopping("draining"); err != nil {
+				return err
+			}
+			return ending.TakeOver("serving")
+		}, fmt.Sprintf(`MAINPID=%d\nSTOPPING=1`, os.Getpid())},
 	} {
 		if err := row.send(); err != nil {
 			t.Errorf("%s: %v", row.name, err)
@@ -72,42 +79,55 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// Who is replaced says nothing of its own end, which is not the service's.
+// Who is replaced says nothing of its own end, which is not the service's, until it
+// is the main one again.
 func TestReplaced(t *testing.T) {
 	t.Setenv(watchdogVar, "1000000")
-	for _, row := range []struct {
-		name  string
-		leave func(*Manager)
-		last  string
-	}{
-		{"gives over", func(m *Manager) { m.GiveOver(7) }, "MAINPID=7"},
-		{"is taken over", (*Manager).Retire, ""},
+	m, next := manager(t)
+	m.Retire()
+	for name, say := range map[string]func() error{
+		"ready":     func() error { return m.Ready("serving") },
+		"reloading": m.Reloading,
+		"status":    func() error { return m.Status("full") },
+		"alive":     m.Alive,
 	} {
-		m, next := manager(t)
-		row.leave(m)
-		if row.last != "" {
-			if got := next(); got != row.last {
-				t.Errorf("%s: %q", row.name, got)
-			}
-		}
-		if err := m.Stopping("draining"); err != nil || m.Present() || m.Watchdog() != 0 {
-			t.Errorf("%s: %v, present %v, watchdog %v", row.name, err, m.Present(), m.Watchdog())
-		}
-		if err := FromEnvironment().Status("another process"); err != nil {
-			t.Error(err)
-		}
-		if got := next(); got != "STATUS=another process" {
-			t.Errorf("%s: then comes %q", row.name, got)
+		if err := say(); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if m.Present() || m.Watchdog() != 0 {
+		t.Errorf("present %v, watchdog %v", m.Present(), m.Watchdog())
+	}
+	if err := m.TakeOver("serving again"); err != nil {
+		t.Error(err)
+	}
+	if got, want := next(), fmt.Sprintf("MAINPID=%d\nREADY=1\nSTATUS=serving again", os.Getpid()); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if !m.Present() || m.Watchdog() != time.Second {
+		t.Errorf("again the main one: present %v, watchdog %v", m.Present(), m.Watchdog())
+	}
+	m.Retire()
+	if err := m.Stopping("draining"); err != nil {
+		t.Error(err)
+	}
+	if err := FromEnvironment().Status("another process"); err != nil {
+		t.Error(err)
+	}
+	if got := next(); got != "STATUS=another process" {
+		t.Errorf("of one that is replaced comes %q", got)
+	}
 	(*Manager)(nil).Retire() // none is none
+	if err := (*Manager)(nil).TakeOver(""); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestWithoutAManager(t *testing.T) {
 	t.Setenv(socketVar, "")
 	t.Setenv(watchdogVar, "1000000")
 	m := FromEnvironment()
-	for _, send := range []func() error{func() error { return m.Ready("") }, m.Reloading, m.Alive, func() error { return m.GiveOver(1) }} {
+	for _, send := range []func() error{func() error { return m.Ready("") }, m.Reloading, m.Alive, func() error { return m.TakeOver("") }} {
 		if err := send(); err != nil {
 			t.Error(err)
 		}

@@ -17,16 +17,23 @@ import (
 // lookEvery is how often the manager is told how the service is doing, at least.
 const lookEvery = 10 * time.Second
 
-// Supervise tells the service manager that the service serves, and then until ctx
-// ends how it is doing. A watchdog is fed only while the service is found alive:
-// see Vitals. Without a manager it returns at once.
+// Told logs that the service manager could not be told, if err says so.
+func Told(err error, log *slog.Logger) {
+	if err != nil {
+		log.Warn("the service manager cannot be told how the service is doing", "error", err)
+	}
+}
+
+// Supervise tells the service manager how the service is doing, until ctx ends. A
+// watchdog is fed only while the service is found alive: see Vitals. Without a manager
+// it returns at once.
 func Supervise(ctx context.Context, m *sdnotify.Manager, v *Vitals, log *slog.Logger) {
 	if !m.Present() {
 		return
 	}
 	told := func(err error) {
-		if err != nil && ctx.Err() == nil {
-			log.Warn("the service manager cannot be told how the service is doing", "error", err)
+		if ctx.Err() == nil {
+			Told(err, log)
 		}
 	}
 	p := pulse{every: lookEvery, look: v.look, status: func(s string) { told(m.Status(s)) }, alive: func() {}, log: log}
@@ -35,7 +42,6 @@ func Supervise(ctx context.Context, m *sdnotify.Manager, v *Vitals, log *slog.Lo
 		p.every = min(p.every, w/3)
 		p.alive = func() { told(m.Alive()) }
 	}
-	told(m.Ready("serving"))
 	p.run(ctx)
 }
 
