@@ -183,3 +183,13 @@ func TestBucketAgainstRationals(t *testing.T) {
 		}
 	})
 }
+
+func BenchmarkBucket(b *testing.B) {
+	var bucket Bucket
+	rate, now := Rate{N: 1 << 20, Per: time.Second, Burst: 4 << 20}, time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		now = now.Add(time.Millisecond)
+		bucket.Charge(rate, 1024, now)
+	}
+}
