@@ -79,7 +79,7 @@
 // behaviour: one goroutine a connection until the relay is reached, two afterwards,
 // and no buffer for those that are idle.
 //
-// The loop engine (loops.go, pair.go) is for Linux, where it is what auto means. An
+// The loop engine (loops.go, pair*.go) is for Linux, where it is what auto means. An
 // event loop (proxy/loop) carries what is idle or moves bytes, without a goroutine,
 // a buffer or a deadline of the runtime's for any connection. A pair's states are
 // what it waits for: its client (clientWaits), its relay (relayWaits), or that one
