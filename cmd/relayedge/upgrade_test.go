@@ -120,6 +120,7 @@ func (s *succeeded) upgrade() commands.Upgraded {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.pids = append(s.pids, done.PID)
 	return done
 }
 
@@ -127,9 +128,6 @@ func (s *succeeded) tryUpgrade() (done commands.Upgraded, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
 	err = control.Ask(ctx, s.socket, "POST", commands.UpgradePath, &done)
-	if err == nil {
-		s.pids = append(s.pids, done.PID)
-	}
 	return done, err
 }
 

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"log/slog"
+	"math"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
@@ -64,7 +65,7 @@ func LimitMemory(log *slog.Logger) {
 		return
 	}
 	limit, err := memlimit.Set(memlimit.WithRatio(memoryShare), memlimit.WithProvider(memlimit.FromCgroup), memlimit.WithLogger(slog.New(slog.DiscardHandler)))
-	if err == nil && limit > 0 {
+	if err == nil && limit > 0 && limit < math.MaxInt64 { // the greatest is none
 		log.Info("the heap keeps within the memory of the cgroup", "bytes", limit)
 	}
 }
