@@ -241,7 +241,7 @@ func TestKilledAtAnyMomentOfAnUpgrade(t *testing.T) {
 		asked := make(chan error, 1)
 		began := time.Now()
 		go func() {
-			_, err := s.tryUpgrade()
+			_, err := s.askUpgrade()
 			asked <- err
 		}()
 		var next int

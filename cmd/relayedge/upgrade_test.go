@@ -120,11 +120,20 @@ func (s *succeeded) upgrade() commands.Upgraded {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.pids = append(s.pids, done.PID)
 	return done
 }
 
-func (s *succeeded) tryUpgrade() (done commands.Upgraded, err error) {
+// tryUpgrade is upgrade, which may fail.
+func (s *succeeded) tryUpgrade() (commands.Upgraded, error) {
+	done, err := s.askUpgrade()
+	if err == nil {
+		s.pids = append(s.pids, done.PID)
+	}
+	return done, err
+}
+
+// askUpgrade asks for an upgrade, beside whatever else the test does.
+func (s *succeeded) askUpgrade() (done commands.Upgraded, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
 	err = control.Ask(ctx, s.socket, "POST", commands.UpgradePath, &done)
