@@ -125,32 +125,34 @@ func (e *loopEngine) calm(m *member, now time.Time) bool {
 	return now.Sub(m.calm) >= calmTime
 }
 
-// handOver moves one of so many of a loop's pairs to another loop. It is called
-// in the goroutine of the loop that gives.
-func handOver(from, to *loop.Loop, oneOf int) {
+// handOver moves one of so many of a loop's pairs to another loop, and returns how
+// many those are. It is called in the goroutine of the loop that gives.
+func handOver(from, to *loop.Loop, oneOf int) (moved int) {
 	seen := make(map[*pair]bool)
 	for _, h := range from.Handlers() {
 		if p, ok := h.(*pair); ok && !seen[p] {
 			seen[p] = true
-			if len(seen)%oneOf == 0 {
-				p.move(to)
+			if len(seen)%oneOf == 0 && p.move(to) {
+				moved++
 			}
 		}
 	}
+	return moved
 }
 
 // move gives the pair to another loop, unless it is ending, or has not begun, or
-// has more to do in this one's next turn: then it stays.
-func (p *pair) move(to *loop.Loop) {
+// has more to do in this one's next turn: then it stays. It reports whether it goes.
+func (p *pair) move(to *loop.Loop) bool {
 	if p.over || p.queued || p.start != nil || !p.s.carriedOn(func() {
 		p.loop.ClearTimer(&p.timer)
 		p.loop.Detach(p.client)
 		p.loop.Detach(p.relay)
 		p.loop = to
 	}) {
-		return
+		return false
 	}
-	to.Post(p.arrive)
+	to.Post(func() { p.contain(p.arrive) })
+	return true
 }
 
 // arrive is the first in the goroutine of the loop that a pair was moved to.
