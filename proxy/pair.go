@@ -75,6 +75,7 @@ func newPair(f *forwarding, l *loop.Loop, client, relay loop.Stream, header []by
 		start: &beginning{header: header, early: f.early, ready: ready, spoken: f.begun},
 	}
 	p.timer.Owner = p
+	p.s.state = nil // the relay has been told, and it is no small thing to keep for a connection that is idle
 	return p
 }
 
