@@ -25,22 +25,19 @@ const maxAnswer = 16 << 20
 // Asker asks the running process for what it says of itself, by the flags of a
 // command.
 type Asker struct {
-	name, usual       string
-	need              func(*policy.Policy) error
-	socket            func(*policy.Policy) string
-	file, at, address string // flags
+	*meant
+	address string // a flag
 }
 
 // NewAsker returns an asker of the program of that name; socket is where a policy of
 // its has the control socket.
 func NewAsker(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *Asker {
-	return &Asker{name: name, usual: socket(policy.Default()), need: need, socket: socket}
+	return &Asker{meant: newMeant(name, need, socket)}
 }
 
 // Flags adds the flags that say which process is meant.
 func (a *Asker) Flags(c *cobra.Command) {
-	PolicyFlag(c, &a.file)
-	c.Flags().StringVar(&a.at, "socket", "", "control socket of the process")
+	a.flags(c)
 	c.Flags().StringVar(&a.address, "address", "", "metrics address of the process, host:port, in place of its control socket")
 	c.MarkFlagsMutuallyExclusive("config", "socket", "address")
 }
@@ -68,14 +65,14 @@ func (a *Asker) getBySocket(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	var meant process
-	if err := control.Ask(ctx, at, "GET", processPath, &meant); err != nil {
+	var there process
+	if err := control.Ask(ctx, at, "GET", processPath, &there); err != nil {
 		return advise(err, a.name)
 	}
-	if meant.Program != a.name {
-		return fmt.Errorf("the process at %s is %s, and not %s; --socket names another one", at, meant.Program, a.name)
+	if there.Program != a.name {
+		return fmt.Errorf("the process at %s is %s, and not %s; --socket names another one", at, there.Program, a.name)
 	}
-	if err := meant.is(a.name, a.file, at); err != nil {
+	if err := there.is(a.name, a.file, at); err != nil {
 		return err
 	}
 	return control.Ask(ctx, at, "GET", path, into)

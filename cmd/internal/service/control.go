@@ -109,8 +109,7 @@ const reloadTime = time.Minute
 // ReloadCommand asks the running process to reload. socket is where a policy of
 // the command has its control socket, and unit the name of its usual unit.
 func ReloadCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
-	var file, at string
-	usual := socket(policy.Default())
+	meant := newMeant(name, need, socket)
 	c := &cobra.Command{
 		Use:   "reload [-c FILE | --socket PATH]",
 		Short: "Have the running process put its changed policy file in force, or say why not",
@@ -122,21 +121,14 @@ of it, everything stays as it was, and the exit status is 1. Open connections ar
 kept either way.
 
 The process is found by its control socket: that of the policy FILE, or PATH, or
-` + usual + `. SIGHUP does the same without an answer.`,
+` + meant.usual + `. SIGHUP does the same without an answer.`,
 		Args: NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			at, err := controlSocket(file, at, usual, need, socket)
-			if err != nil {
-				return err
-			}
 			ctx, cancel := context.WithTimeout(c.Context(), reloadTime)
 			defer cancel()
-			var meant process
-			if err := control.Ask(ctx, at, "GET", processPath, &meant); err != nil {
-				return advise(err, name)
-			}
-			if err := meant.is(name, file, at); err != nil {
-				return &Refusal{Cause: err}
+			at, err := meant.find(ctx)
+			if err != nil {
+				return err
 			}
 			var o Outcome
 			if err := control.Ask(ctx, at, "POST", reloadPath, &o); err != nil {
@@ -148,10 +140,43 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 			return nil
 		},
 	}
-	PolicyFlag(c, &file)
-	c.Flags().StringVar(&at, "socket", "", "control socket of the process")
+	meant.flags(c)
 	c.MarkFlagsMutuallyExclusive("config", "socket")
 	return c
+}
+
+// meant is the process that a command is for, by its flags.
+type meant struct {
+	name, usual string
+	need        func(*policy.Policy) error
+	socket      func(*policy.Policy) string
+	file, at    string // flags
+}
+
+func newMeant(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *meant {
+	return &meant{name: name, usual: socket(policy.Default()), need: need, socket: socket}
+}
+
+// flags adds the flags that say which process it is.
+func (m *meant) flags(c *cobra.Command) {
+	PolicyFlag(c, &m.file)
+	c.Flags().StringVar(&m.at, "socket", "", "control socket of the process")
+}
+
+// find returns its control socket, once the process there has said that it is the one.
+func (m *meant) find(ctx context.Context) (at string, err error) {
+	at, err = controlSocket(m.file, m.at, m.usual, m.need, m.socket)
+	if err != nil {
+		return "", err
+	}
+	var there process
+	if err := control.Ask(ctx, at, "GET", processPath, &there); err != nil {
+		return "", advise(err, m.name)
+	}
+	if err := there.is(m.name, m.file, at); err != nil {
+		return "", &Refusal{Cause: err}
+	}
+	return at, nil
 }
 
 // is says why the process at a socket is not the one that is meant: the program of

@@ -35,8 +35,7 @@ func (u Upgraded) String() string {
 // UpgradeCommand has the running process hand over to a new one. socket is where a
 // policy of the command has its control socket.
 func UpgradeCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
-	var file, at string
-	usual := socket(policy.Default())
+	meant := newMeant(name, need, socket)
 	c := &cobra.Command{
 		Use:   "upgrade [-c FILE | --socket PATH]",
 		Short: "Have a new process take over from the running one, without a refused connection",
@@ -49,21 +48,14 @@ If the new process cannot start, whatever the reason, the old one serves on as i
 nothing had been, the reason is printed, and the exit status is 1.
 
 The process is found by its control socket: that of the policy FILE, or PATH, or
-` + usual + `. SIGUSR2 does the same without an answer.`,
+` + meant.usual + `. SIGUSR2 does the same without an answer.`,
 		Args: NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			at, err := controlSocket(file, at, usual, need, socket)
-			if err != nil {
-				return err
-			}
 			ctx, cancel := context.WithTimeout(c.Context(), upgradeTime)
 			defer cancel()
-			var meant process
-			if err := control.Ask(ctx, at, "GET", processPath, &meant); err != nil {
-				return advise(err, name)
-			}
-			if err := meant.is(name, file, at); err != nil {
-				return &Refusal{Cause: err}
+			at, err := meant.find(ctx)
+			if err != nil {
+				return err
 			}
 			var done Upgraded
 			if err := control.Ask(ctx, at, "POST", UpgradePath, &done); err != nil {
@@ -73,8 +65,7 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 			return nil
 		},
 	}
-	PolicyFlag(c, &file)
-	c.Flags().StringVar(&at, "socket", "", "control socket of the process")
+	meant.flags(c)
 	c.MarkFlagsMutuallyExclusive("config", "socket")
 	return c
 }
