@@ -22,6 +22,9 @@ const (
 	// settleTime is between one change and the next: what it has led to is to be
 	// seen first.
 	settleTime = time.Second
+	// callsTogether is from how many reads or writes of a turn on it costs less to
+	// make them by one system call.
+	callsTogether = 4
 )
 
 // member is a loop of the engine's.
@@ -33,7 +36,7 @@ type member struct {
 
 // open requires mu. It opens one more loop.
 func (e *loopEngine) open() (*member, error) {
-	l, err := loop.Open()
+	l, err := loop.Open(callsTogether)
 	if err != nil {
 		return nil, err
 	}

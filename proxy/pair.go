@@ -122,6 +122,28 @@ func (p *pair) Ready(c loop.Stream, e loop.Event) {
 	}
 }
 
+// Reads reports whether a connection is read as soon as there is something.
+func (p *pair) Reads(c loop.Stream) bool {
+	switch {
+	case p.over || p.start != nil:
+		return false
+	case c == p.client:
+		return p.clientWaits()
+	}
+	return p.relayWaits()
+}
+
+// Wrote follows what became of what was written to a connection.
+func (p *pair) Wrote(c loop.Stream, n int, rest []byte, err error) {
+	switch {
+	case p.over:
+	case c == p.client:
+		p.wroteClient(n, rest, err)
+	default:
+		p.wroteRelay(rest, err)
+	}
+}
+
 // goOn reads on where the last turn left something.
 func (p *pair) goOn() {
 	p.queued = false
@@ -159,6 +181,7 @@ func (p *pair) begin() {
 		p.arm(p.ticketAt)
 	}
 	p.moveClient(append(append(p.loop.Plain[:0], start.header...), start.early.client...), len(start.early.client) > 0)
+	p.loop.Settle(p.relay)
 	if p.over {
 		return
 	}
@@ -173,7 +196,10 @@ func (p *pair) begin() {
 
 // keep has bytes wait for a peer, for as long as it may take none.
 func (p *pair) keep(l *backlog, b []byte) {
-	l.bytes, l.since = append([]byte(nil), b...), p.loop.Now()
+	if l.bytes = append(l.bytes, b...); len(l.bytes) > len(b) {
+		return
+	}
+	l.since = p.loop.Now()
 	p.arm(l.since.Add(p.times.writerStall))
 }
 
@@ -211,6 +237,10 @@ func (p *pair) Panicked(cause any) {
 // close ends the pair for the outcome that was named. A client that has taken
 // all so far is told the end of TLS, as far as it takes that without being waited for.
 func (p *pair) close() {
+	if !p.over {
+		p.loop.Settle(p.relay)
+		p.loop.Settle(p.client)
+	}
 	if p.over {
 		return
 	}

@@ -94,20 +94,31 @@ func (p *pair) passToRelay(b []byte, speaks bool) {
 	if p.over {
 		return
 	}
+	p.toRelay.speaks = p.toRelay.speaks || speaks
 	if len(p.toRelay.bytes) > 0 {
 		p.toRelay.bytes = append(p.toRelay.bytes, b...)
-		p.toRelay.speaks = p.toRelay.speaks || speaks
 		return
 	}
-	n, err := p.relay.TryWrite(b)
-	if err != nil && err != loop.ErrWouldBlock {
+	p.loop.Write(p.relay, b, p)
+}
+
+// wroteRelay follows what the relay has taken, and what not.
+func (p *pair) wroteRelay(rest []byte, err error) {
+	switch {
+	case err != nil:
 		p.relayFailed(err)
-		return
+	case len(rest) > 0:
+		p.keep(&p.toRelay, rest)
+	default:
+		p.relayTook()
 	}
-	if n < len(b) {
-		p.keep(&p.toRelay, b[n:])
-		p.toRelay.speaks = speaks
-	} else if speaks {
+}
+
+// relayTook: nothing waits for the relay.
+func (p *pair) relayTook() {
+	p.introduced = true
+	if p.toRelay.speaks {
+		p.toRelay.speaks = false
 		p.silence.clientSpoke(p.loop.Now())
 	}
 }
@@ -129,10 +140,7 @@ func (p *pair) flushRelay() {
 	if done, err := p.flush(&p.toRelay, p.relay); err != nil {
 		p.relayFailed(err)
 	} else if done {
-		p.introduced = true
-		if p.toRelay.speaks {
-			p.silence.clientSpoke(p.loop.Now())
-		}
+		p.relayTook()
 		p.passClientEnd()
 		p.clientAgain()
 	}
@@ -149,6 +157,7 @@ func (p *pair) clientAgain() {
 
 // passClientEnd passes the end of the client's stream on, behind its bytes.
 func (p *pair) passClientEnd() {
+	p.loop.Settle(p.relay)
 	if p.over || !p.clientEOF || p.clientDone || len(p.toRelay.bytes) > 0 {
 		return
 	}

@@ -11,6 +11,10 @@ func (p *pair) relayWaits() bool { return !p.relayEOF && len(p.toClient.bytes) =
 // complete ends the pair, both of whose streams have ended, once the client has
 // taken the last of TLS: without its close_notify a whole answer looks cut.
 func (p *pair) complete(r Reason) {
+	p.loop.Settle(p.client)
+	if p.over {
+		return
+	}
 	p.ending = r
 	if len(p.toClient.bytes) == 0 {
 		p.stop(r)
@@ -75,14 +79,18 @@ func (p *pair) writeClient(b []byte) {
 		p.toClient.bytes = append(p.toClient.bytes, b...)
 		return
 	}
-	n, err := p.client.TryWrite(b)
-	if err != nil && err != loop.ErrWouldBlock {
+	p.loop.Write(p.client, b, p)
+}
+
+// wroteClient follows what the client has taken, and what not.
+func (p *pair) wroteClient(n int, rest []byte, err error) {
+	if err != nil {
 		p.clientFailed(err)
 		return
 	}
 	p.s.server.stats.bytesOut.Add(uint64(n))
-	if n < len(b) {
-		p.keep(&p.toClient, b[n:])
+	if len(rest) > 0 {
+		p.keep(&p.toClient, rest)
 	}
 }
 
@@ -123,6 +131,7 @@ func (p *pair) flushClient() {
 // close_notify where there is TLS, because a client that only saw a FIN could not
 // tell a whole answer from a cut one.
 func (p *pair) passRelayEnd() {
+	p.loop.Settle(p.client)
 	if p.over || !p.relayEOF || p.relayDone || len(p.toClient.bytes) > 0 {
 		return
 	}

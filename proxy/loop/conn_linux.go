@@ -28,6 +28,10 @@ type Conn struct {
 	handler Handler // nil: a goroutine has the connection
 	waits   *waits  // of a goroutine that has waited
 	missed  Event   // told while a goroutine had the connection that had not waited yet
+	bulk    bool    // more came at once, lately, than is read ahead
+	ahead   *ahead  // what was read ahead; nil: nothing
+
+	pending int32 // the loop's goroutine's: its place among the batch's writes, from 1; 0: none
 }
 
 // waits are what a goroutine needs that waits for a connection.
@@ -153,6 +157,14 @@ func (c *Conn) TryRead(p []byte) (int, error) {
 	if c.closed {
 		return 0, net.ErrClosed
 	}
+	if c.ahead != nil {
+		return c.readAhead(p)
+	}
+	return c.read(p)
+}
+
+// read requires mu. It reads from the socket.
+func (c *Conn) read(p []byte) (int, error) {
 	n, errno := read(c.fd, p)
 	switch {
 	case errno != 0:
@@ -160,6 +172,7 @@ func (c *Conn) TryRead(p []byte) (int, error) {
 	case n == 0 && len(p) > 0:
 		return 0, io.EOF
 	}
+	c.bulk = n > aheadBytes
 	return n, nil
 }
 
@@ -291,7 +304,7 @@ func (c *Conn) Close() error {
 	if c.closed {
 		return net.ErrClosed
 	}
-	c.closed, c.handler = true, nil
+	c.closed, c.handler, c.ahead = true, nil, nil
 	if c.waits != nil {
 		close(c.waits.closed)
 	}

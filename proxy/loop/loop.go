@@ -59,6 +59,7 @@ type Handler interface {
 // that say otherwise.
 type Loop struct {
 	park  parker
+	batch batcher // nil: each read and write is made alone
 	wheel Wheel
 	start time.Time
 	now   time.Time // of the turn
@@ -126,6 +127,9 @@ func newLoop(p parker) *Loop {
 // the loop's.
 func (l *Loop) Run() {
 	defer close(l.done)
+	if l.batch != nil {
+		defer l.batch.close()
+	}
 	defer l.park.close()
 	l.park.run(l.turn)
 }
@@ -173,6 +177,9 @@ func (l *Loop) ClearTimer(t *Timer) { l.wheel.Clear(t) }
 func (l *Loop) turn(events []occurrence) outcome {
 	l.now = time.Now()
 	window := l.busy.begin(l.now)
+	if l.batch != nil {
+		l.batch.begin(events)
+	}
 	for _, e := range events {
 		if e.acceptor != nil {
 			e.acceptor.accept()
@@ -181,6 +188,9 @@ func (l *Loop) turn(events []occurrence) outcome {
 		if h := e.conn.taker(l, e.event); h != nil {
 			l.tell(h, e.conn, e.event)
 		}
+	}
+	if l.batch != nil {
+		l.batch.end()
 	}
 	posted, ready, stopped := l.take()
 	for _, n := range ready {
@@ -238,4 +248,14 @@ func (l *Loop) tell(h Handler, c Stream, e Event) {
 		}
 	}()
 	h.Ready(c, e)
+}
+
+// tellWrote is tell for what a mover wrote.
+func (l *Loop) tellWrote(m Mover, c Stream, n int, rest []byte, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			m.Panicked(cause)
+		}
+	}()
+	m.Wrote(c, n, rest, err)
 }

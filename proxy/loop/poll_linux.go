@@ -12,7 +12,7 @@ import (
 )
 
 // eventBatch is how many events are taken from the kernel at once.
-const eventBatch = 256
+const eventBatch = 128
 
 // changes are what the kernel reports of a connection, once per change.
 const changes = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET&0xffffffff
@@ -67,9 +67,10 @@ type entry struct {
 	generation int32
 }
 
-// Open returns a loop for sockets of the kernel's. It fails where the process has
-// no descriptors left.
-func Open() (*Loop, error) {
+// Open returns a loop for sockets of the kernel's. From so many reads, or writes,
+// in a turn on they are made by one system call, where the kernel has io_uring and
+// allows it; 0 is never. It fails where the process has no descriptors left.
+func Open(together int) (*Loop, error) {
 	p := &poller{events: make([]unix.EpollEvent, eventBatch), found: make([]occurrence, 0, eventBatch)}
 	fds := []*int{&p.fd, &p.waker, &p.timer}
 	open := []func() (int, error){
@@ -101,7 +102,13 @@ func Open() (*Loop, error) {
 		return nil, fmt.Errorf("an event loop: %w", err)
 	}
 	p.file = os.NewFile(uintptr(p.fd), "epoll")
-	return newLoop(p), nil
+	l := newLoop(p)
+	if together > 0 {
+		if b, err := newBatch(l, together); err == nil {
+			l.batch = b
+		}
+	}
+	return l, nil
 }
 
 func (l *Loop) epoll() *poller { return l.park.(*poller) }

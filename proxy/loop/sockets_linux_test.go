@@ -18,7 +18,7 @@ const patience = 2 * time.Minute
 func running(t testing.TB) *Loop {
 	t.Helper()
 	leavesNone(t)
-	l, err := Open()
+	l, err := Open(together)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,3 +138,6 @@ type duplex interface {
 	net.Conn
 	CloseWrite() error
 }
+
+// together has the tests make the calls of a turn as many together as there are.
+const together = 1
