@@ -27,7 +27,7 @@ func newEngine(name string) (engine, error) {
 	case name == "loop" && !loopsWork:
 		return nil, fmt.Errorf("engine: loop needs Linux; allowed here: auto, stream")
 	case name == "loop", name == "auto" && loopsWork:
-		return new(loopEngine), nil
+		return &loopEngine{together: callsTogether}, nil
 	case name == "stream", name == "auto":
 		return streamEngine{}, nil
 	}

@@ -48,7 +48,7 @@ func TestForwardingAllocatesNothing(t *testing.T) {
 		{secureWay, directCost(t) + 1},
 	} {
 		t.Run(row.way.name, func(t *testing.T) {
-			onEngines(t, func(t *testing.T) {
+			onKernelEngines(t, func(t *testing.T) {
 				client, relay := newKernelEdge(t, row.way, nil).pair()
 				if got := echoCost(t, client, relay); got > row.most {
 					t.Errorf("a message there and back allocates %v times, want %v", got, row.most)

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -138,7 +139,7 @@ func newKernelEdge(t *testing.T, w way, change func(*kernelConfig)) *kernelEdge 
 			Addresses: []string{address(e.relay)}, ClientAddress: w.out, ConnectTimeoutSecs: 10,
 			ProxyTLVs: []string{"alpn", "authority", "ssl", "unique_id", "crc32c"}, ChannelBindingTLV: 228,
 		}},
-		Engine: engineOf(t),
+		Engine: strings.TrimSuffix(engineOf(t), alone),
 		Log:    slog.New(slog.NewTextHandler(lockedWriter{e.testEdge}, nil)),
 	}
 	if change != nil {
@@ -154,6 +155,12 @@ func newKernelEdge(t *testing.T, w way, change func(*kernelConfig)) *kernelEdge 
 		cfg.times(l.terms.Load().times)
 	}
 	e.server = server
+	if engine, ok := server.engine.(*loopEngine); ok {
+		engine.together = 1
+		if strings.HasSuffix(engineOf(t), alone) {
+			engine.together = 0
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e.stop = cancel
 	go func() { e.served <- server.Serve(ctx) }()
@@ -375,10 +382,21 @@ func (e *kernelEdge) wantOpen() {
 	}
 }
 
+// alone is behind the name of an engine whose loops make each system call alone.
+// Elsewhere they make all of a turn together, as far as the kernel allows it.
+const alone = "-alone"
+
+// onKernelEngines is onEngines, with the loop in both manners.
+func onKernelEngines(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	onEngines(t, f)
+	t.Run(engineMark+"loop"+alone, f)
+}
+
 // onWays runs f for each of the ways that suit, on each engine.
 func onWays(t *testing.T, suits func(way) bool, f func(t *testing.T, w way)) {
 	t.Helper()
-	onEngines(t, func(t *testing.T) {
+	onKernelEngines(t, func(t *testing.T) {
 		for _, w := range ways {
 			if suits == nil || suits(w) {
 				t.Run(w.name, func(t *testing.T) {

@@ -24,8 +24,11 @@ type loopEngine struct {
 	loops  []*member  // the first accepts
 	memory *loop.Loop // of connections in memory; nil: there were none
 	ends   sync.WaitGroup
-	active int       // how many of the loops are given connections
-	since  time.Time // when active has changed
+	// together is from how many reads or writes of a turn on a loop makes them by one
+	// system call; 0: never. It is set before the first is opened.
+	together int
+	active   int       // how many of the loops are given connections
+	since    time.Time // when active has changed
 }
 
 // accept has a loop take the newcomers, or a goroutine those that no loop can

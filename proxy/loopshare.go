@@ -36,7 +36,7 @@ type member struct {
 
 // open requires mu. It opens one more loop.
 func (e *loopEngine) open() (*member, error) {
-	l, err := loop.Open(callsTogether)
+	l, err := loop.Open(e.together)
 	if err != nil {
 		return nil, err
 	}

@@ -464,7 +464,7 @@ func TestRefusalAllocatesNothing(t *testing.T) {
 // idleAcceptor returns an acceptor of a loop that does not run: the test calls it.
 func idleAcceptor(t testing.TB, take func(*Conn) bool) (*Loop, net.Listener, *acceptor) {
 	t.Helper()
-	l, err := Open(together)
+	l, err := Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -534,7 +534,7 @@ func TestAcceptObeysPauses(t *testing.T) {
 	}
 	ln := &pausable{TCPListener: tcp}
 	defer ln.Close()
-	l, err := Open(together)
+	l, err := Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -648,7 +648,7 @@ func TestWriteGoesOnAfterPartialOnes(t *testing.T) {
 // but a deadline and Close work, and nothing touches descriptors of others.
 func TestConnOutlivesItsLoop(t *testing.T) {
 	leavesNone(t)
-	l, err := Open(together)
+	l, err := Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -669,7 +669,7 @@ func TestConnOutlivesItsLoop(t *testing.T) {
 	if err := l.Hand(fresh, &reactor{}); !errors.Is(err, errEnded) {
 		t.Errorf("Hand: %v", err)
 	}
-	other, err := Open(together)
+	other, err := Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func TestEventOfWhatAnotherLoopHas(t *testing.T) {
 // An event that was found before its connection was closed is nobody's, though
 // the place in the table and the descriptor are another's by then.
 func TestEventOfAClosedConnection(t *testing.T) {
-	l, err := Open(together)
+	l, err := Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func TestTimersOverTheKernel(t *testing.T) {
 // be another's.
 func TestPostAfterStopTouchesNothing(t *testing.T) {
 	leavesNone(t)
-	l, err := Open(together)
+	l, err := Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +371,7 @@ func TestPostAfterStopTouchesNothing(t *testing.T) {
 // The loop is woken while many connections have something to say, more than one
 // batch of events holds.
 func TestMoreEventsThanABatch(t *testing.T) {
-	l, err := Open(together)
+	l, err := Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 // descriptor of its peer: oneTurn runs it.
 func turner(t testing.TB) (l *Loop, peer int) {
 	t.Helper()
-	l, err := Open(together)
+	l, err := Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}
