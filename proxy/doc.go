@@ -85,7 +85,9 @@
 // what it waits for: its client (clientWaits), its relay (relayWaits), or that one
 // of them takes what it was sent (backlog). TLS is crypto/tls's, which is read only
 // when something is there to be read: the wire answers errWouldBlock otherwise, and
-// gathers what is written, so that a turn's records leave in one write. What a peer
+// gathers what is written, so that a turn's records leave in one write. The loop
+// says later what became of a write (pair.Wrote), because it makes those of many
+// pairs together. What a peer
 // does not take is bounded by a buffer of the loop's and its TLS records, because
 // the other side is not read until it has gone; clientBacklog bounds what TLS
 // itself answers. One loop accepts; the pairs are shared out among more loops as

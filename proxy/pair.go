@@ -75,7 +75,7 @@ func newPair(f *forwarding, l *loop.Loop, client, relay loop.Stream, header []by
 		start: &beginning{header: header, early: f.early, ready: ready, spoken: f.begun},
 	}
 	p.timer.Owner = p
-	p.s.state = nil // the relay has been told, and it is no small thing to keep for a connection that is idle
+	p.s.lighten()
 	return p
 }
 
@@ -177,9 +177,9 @@ func (p *pair) begin() {
 	p.s.wire.gather = &p.loop.Out
 	if len(p.s.wire.flight) > 0 {
 		p.ticket, p.ticketAt = p.s.wire.flight, now.Add(ticketWait)
-		p.s.wire.flight = nil
 		p.arm(p.ticketAt)
 	}
+	p.s.wire.flight = nil
 	p.moveClient(append(append(p.loop.Plain[:0], start.header...), start.early.client...), len(start.early.client) > 0)
 	p.loop.Settle(p.relay)
 	if p.over {

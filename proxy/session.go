@@ -259,6 +259,17 @@ func (s *session) carriedBy(c carrier) bool {
 	return true
 }
 
+// lighten lets go of what was for reaching the relay and telling it who the client
+// is: it is no small thing to keep for a connection that is idle.
+func (s *session) lighten() {
+	s.state = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.http == nil {
+		s.ctx, s.cancel = nil, func() {}
+	}
+}
+
 // abort makes the close of a TCP connection a reset.
 func abort(c net.Conn) {
 	if tcp, ok := c.(interface{ SetLinger(seconds int) error }); ok {

@@ -18,6 +18,12 @@
 // than a buffer at a time: a connection that has more to do asks for Again, so
 // that one which moves bulk does not hold the others up.
 //
+// A Mover, which passes bytes on, does not notice what most of its time would go
+// to: where several of them are told in one turn, their connections are read by
+// one system call before they are told, and what they Write is written by another
+// when all have been (batch_linux.go), if the kernel has io_uring (ring_linux.go).
+// None of those calls waits, so that nothing is under way between turns.
+//
 // # A connection
 //
 // Conn is a socket of the kernel's. It is somebody's at each moment: of a
