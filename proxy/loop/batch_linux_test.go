@@ -154,6 +154,45 @@ func (t handTurned) crowd(n int) (movers []*testMover, conns []*Conn, peers []in
 	return movers, conns, peers
 }
 
+// Reads, and writes, are made together from so many on as it is worth, and those
+// that bring or take much never.
+func TestWhatIsMadeTogether(t *testing.T) {
+	l := newHandTurned(t, 3)
+	movers, conns, peers := l.crowd(4)
+	made := func(told int, read, written int) (calls uint32) {
+		for i, m := range movers {
+			l.say(peers[i], make([]byte, read))
+			m.ready = func(c Stream) { l.Write(c, make([]byte, written), m) }
+		}
+		before := l.batch.(*batch).ring.sent
+		l.tellAll(conns[:told]...)
+		calls = l.batch.(*batch).ring.sent - before
+		for i, m := range movers {
+			m.read(conns[i])
+			l.heard(peers[i])
+		}
+		return calls
+	}
+	for _, row := range []struct {
+		told, read, written int
+		calls               uint32
+	}{
+		{2, 1, 1, 0},
+		{3, 1, 1, 6},
+		{4, 1, 1, 8},
+		{4, 1, aheadBytes, 8},
+		{4, 1, aheadBytes + 1, 4},
+		{4, aheadBytes + 1, 1, 8}, // it is likely to be more the next time
+		{4, aheadBytes + 1, 1, 4},
+		{4, 1, 1, 4}, // it was little
+		{4, 1, 1, 8},
+	} {
+		if got := made(row.told, row.read, row.written); got != row.calls {
+			t.Errorf("%d connections that bring %d bytes and take %d: %d calls together, want %d", row.told, row.read, row.written, got, row.calls)
+		}
+	}
+}
+
 // What came for many is read whole, however much it is, and ends as it ends.
 func TestReadsOfATurn(t *testing.T) {
 	sizes := []int{1, 100, aheadBytes - 1, aheadBytes, aheadBytes + 1, 3 * aheadBytes, BufferBytes}
@@ -206,6 +245,9 @@ func TestErrorsOfReadsOfATurn(t *testing.T) {
 			for i, m := range movers {
 				if len(m.got) != size || !errors.Is(m.end, syscall.ECONNRESET) {
 					t.Errorf("%d bytes came of %d, and %v", len(m.got), size, m.end)
+				}
+				if _, err := conns[i].TryRead(t.In); err != io.EOF {
+					t.Errorf("behind the error comes %v", err)
 				}
 				conns[i].Close()
 			}
