@@ -125,7 +125,7 @@ func (b *batch) read() {
 		default:
 			a.err = syscall.Errno(-n)
 		}
-		c.ahead, c.bulk = a, a.full
+		c.ahead = a
 	}
 }
 
@@ -151,6 +151,7 @@ func (c *Conn) readAhead(p []byte) (int, error) {
 	if a.full && n < len(p) {
 		more, err := c.read(p[n:])
 		n += more
+		c.bulk = n > aheadBytes
 		if err != nil && err != ErrWouldBlock {
 			c.ahead = &ahead{err: err} // it is told once
 		}
