@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -79,7 +80,7 @@ func (a *Asker) getBySocket(ctx context.Context, path string, into any) error {
 
 func (a *Asker) getAt(ctx context.Context, path string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.address+path, nil)
-	if err != nil {
+	if _, _, split := net.SplitHostPort(a.address); err != nil || split != nil {
 		return fmt.Errorf("--address %q: write host:port, as in 127.0.0.1:9090", a.address)
 	}
 	transport := &http.Transport{DisableKeepAlives: true}
