@@ -4,22 +4,26 @@
 #
 #   deploy/package.sh OUT
 #
-# VERSION (without v) and SOURCE_DATE_EPOCH come from git where they are not set.
+# VERSION and SOURCE_DATE_EPOCH come from git where they are not set.
 # With FILES_ONLY=1 no package is made of the files, which are in OUT/root.
 set -euo pipefail
 umask 022
 export LC_ALL=C TZ=UTC
-out=$(mkdir -p "${1:?deploy/package.sh OUT}" && cd "$1" && pwd)
+out=$(mkdir -p "${1:?is missing; deploy/package.sh OUT takes the folder for the package}" && cd "$1" && pwd)
 cd "$(dirname "$0")/.."
 
 git_says() { git -c safe.directory='*' "$@" 2>/dev/null || true; }
 if [[ -z ${VERSION:-} ]]; then
 	VERSION=$(git_says describe --tags --match 'v[0-9]*' --dirty)
-	VERSION=${VERSION#v}
 fi
 if [[ -z $VERSION ]]; then
 	commit=$(git_says rev-parse --short=12 HEAD)
 	VERSION=0.0.0${commit:+~git$(git_says log -1 --format=%cd --date=format:%Y%m%d).$commit}
+fi
+VERSION=${VERSION#v}
+if [[ $VERSION != [0-9]* ]]; then
+	echo "VERSION=$VERSION: a package's version begins with a digit, as in VERSION=1.2.3" >&2
+	exit 1
 fi
 : "${SOURCE_DATE_EPOCH:=$(git_says log -1 --format=%ct)}"
 # Without git there is no better date than one that is always the same.

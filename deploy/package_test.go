@@ -50,6 +50,18 @@ func sources(t *testing.T, into string) {
 	}
 }
 
+// A version that dpkg would refuse makes no package; the v of a tag is left out.
+func TestPackageVersion(t *testing.T) {
+	bash := peer(t, "bash")
+	for version, says := range map[string]string{"abc": "VERSION=abc: a package's version begins with a digit", "v": "begins with a digit"} {
+		cmd := exec.CommandContext(t.Context(), bash, "package.sh", t.TempDir())
+		cmd.Env = append(os.Environ(), "VERSION="+version)
+		if said, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(said), says) {
+			t.Errorf("%s: %v, %s", version, err, said)
+		}
+	}
+}
+
 // The sources in another folder, by another user's habits, give the same bytes; and
 // the package does in a Debian root what a package has to.
 func TestPackage(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"relayedge/cmd/internal/service"
 	"relayedge/internal/hostport"
 	"relayedge/proxy/upstream/probe"
 )
@@ -34,7 +35,7 @@ It ends with 0 if the relay takes what --client-address says, else with 1.`,
 		Example: `  relayedge probe 127.0.0.1:7777
   relayedge probe unix:/run/relay.sock
   relayedge probe --send 'NICK probe\r\nUSER p 0 * p\r\n' 127.0.0.1:6667`,
-		Args: cobra.ExactArgs(1),
+		Args: service.OneArg("the address of a relay, host:port or unix:/path, as in 127.0.0.1:7777"),
 		RunE: func(c *cobra.Command, args []string) error {
 			target, err := hostport.ParseTarget(args[0])
 			if err != nil {

@@ -107,6 +107,9 @@ func (u *upgrades) Upgrade(ctx context.Context) (service.Upgraded, error) {
 }
 
 func (u *upgrades) upgrade(ctx context.Context) (done service.Upgraded, err error) {
+	if os.Getpid() == 1 {
+		return done, errors.New("this is the first process of its container (PID 1), and all others there end with it, the one that takes over too; restart the container in place of an upgrade")
+	}
 	if u.elder.Retired() {
 		u.mu.Lock()
 		defer u.mu.Unlock()

@@ -71,7 +71,7 @@ func Start(environment []string) (*Child, error) {
 	cmd.ExtraFiles = []*os.File{theirs}
 	if err := cmd.Start(); err != nil {
 		line.Close()
-		return nil, fmt.Errorf("the program cannot be started: %w", err)
+		return nil, fmt.Errorf("the program cannot be started: %w; put a program for this machine at that path, executable, and ask again", err)
 	}
 	c := &Child{Line: line, PID: cmd.Process.Pid, cmd: cmd, exited: make(chan struct{})}
 	go func() {

@@ -32,7 +32,14 @@ func Read(path string, into any) (*Document, error) {
 		return nil, err
 	}
 	src, err := readSource(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("the policy file: %w; check the path", err)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("the policy file: %w; let the user of this process read it", err)
+	case errors.Is(err, syscall.EISDIR):
+		return nil, fmt.Errorf("the policy file: %w; name a file in it", err)
+	case err != nil:
 		return nil, err
 	}
 	return parse(path, filepath.Dir(abs), src, into), nil

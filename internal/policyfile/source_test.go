@@ -172,9 +172,9 @@ func TestReadNamesTheFileAsItWasGiven(t *testing.T) {
 	if doc, err = Read("big.yaml", &g); err != nil || doc.Err() == nil || !strings.HasPrefix(doc.Err().Error(), "big.yaml: larger than") {
 		t.Errorf("a file of 3 MiB: %v, %v", doc.Err(), err)
 	}
-	for _, path := range []string{"none.yaml", dir} {
-		if _, err := Read(path, &g); err == nil {
-			t.Errorf("%s was read", path)
+	for path, says := range map[string]string{"none.yaml": "none.yaml: no such file or directory; check the path", dir: "is a directory; name a file in it"} {
+		if _, err := Read(path, &g); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

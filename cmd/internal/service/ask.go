@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -32,14 +33,16 @@ type Asker struct {
 // NewAsker returns an asker of the program of that name; socket is where a policy of
 // its has the control socket.
 func NewAsker(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *Asker {
-	return &Asker{meant: newMeant(name, need, socket)}
+	a := &Asker{meant: newMeant(name, need, socket)}
+	a.instead, a.bare = "ask it at its metrics address, as in --address 127.0.0.1:9090", ": --address 127.0.0.1:9090 asks it at its metrics address"
+	return a
 }
 
 // Flags adds the flags that say which process is meant.
 func (a *Asker) Flags(c *cobra.Command) {
 	a.flags(c)
 	c.Flags().StringVar(&a.address, "address", "", "metrics address of the process, host:port, in place of its control socket")
-	c.MarkFlagsMutuallyExclusive("config", "socket", "address")
+	Exclude(c, "config", "socket", "address")
 }
 
 // Get asks for what stands at a path, which is the same at the control socket and at
@@ -54,20 +57,17 @@ func (a *Asker) Get(ctx context.Context, path string, into any) error {
 	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		err = refusal.Cause // nothing was to be changed
 	}
-	if _, ok := errors.AsType[*control.Unreachable](err); ok && a.file == "" {
-		return fmt.Errorf("%w. One that runs without a policy file has no control socket: --address 127.0.0.1:9090 asks it at its metrics address", err)
-	}
 	return err
 }
 
 func (a *Asker) getBySocket(ctx context.Context, path string, into any) error {
-	at, err := controlSocket(a.file, a.at, a.usual, a.need, a.socket)
+	at, err := a.controlSocket()
 	if err != nil {
 		return err
 	}
 	var there process
 	if err := control.Ask(ctx, at, "GET", processPath, &there); err != nil {
-		return advise(err, a.name)
+		return a.advise(err)
 	}
 	if there.Program != a.name {
 		return fmt.Errorf("the process at %s is %s, and not %s; --socket names another one", at, there.Program, a.name)
@@ -80,7 +80,7 @@ func (a *Asker) getBySocket(ctx context.Context, path string, into any) error {
 
 func (a *Asker) getAt(ctx context.Context, path string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.address+path, nil)
-	if err != nil {
+	if _, _, split := net.SplitHostPort(a.address); err != nil || split != nil {
 		return fmt.Errorf("--address %q: write host:port, as in 127.0.0.1:9090", a.address)
 	}
 	transport := &http.Transport{DisableKeepAlives: true}

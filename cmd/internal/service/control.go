@@ -110,6 +110,10 @@ const reloadTime = time.Minute
 // the command has its control socket, and unit the name of its usual unit.
 func ReloadCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
 	meant := newMeant(name, need, socket)
+	meant.instead = "send SIGHUP to the process in place of this"
+	if name != "relaycore" { // which does not run without a policy
+		meant.bare = ", and nothing to read again"
+	}
 	c := &cobra.Command{
 		Use:   "reload [-c FILE | --socket PATH]",
 		Short: "Have the running process put its changed policy file in force, or say why not",
@@ -132,7 +136,7 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 			}
 			var o Outcome
 			if err := control.Ask(ctx, at, "POST", reloadPath, &o); err != nil {
-				return advise(err, name)
+				return meant.advise(err)
 			}
 			for _, line := range o.Lines() {
 				fmt.Fprintln(c.OutOrStdout(), line)
@@ -141,7 +145,7 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 		},
 	}
 	meant.flags(c)
-	c.MarkFlagsMutuallyExclusive("config", "socket")
+	Exclude(c, "config", "socket")
 	return c
 }
 
@@ -151,6 +155,9 @@ type meant struct {
 	need        func(*policy.Policy) error
 	socket      func(*policy.Policy) string
 	file, at    string // flags
+
+	instead string // what to do where a policy has no control socket
+	bare    string // the rest of a sentence: "One that runs without a policy file has no control socket"; empty: there is none such
 }
 
 func newMeant(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *meant {
@@ -165,13 +172,13 @@ func (m *meant) flags(c *cobra.Command) {
 
 // find returns its control socket, once the process there has said that it is the one.
 func (m *meant) find(ctx context.Context) (at string, err error) {
-	at, err = controlSocket(m.file, m.at, m.usual, m.need, m.socket)
+	at, err = m.controlSocket()
 	if err != nil {
 		return "", err
 	}
 	var there process
 	if err := control.Ask(ctx, at, "GET", processPath, &there); err != nil {
-		return "", advise(err, m.name)
+		return "", m.advise(err)
 	}
 	if err := there.is(m.name, m.file, at); err != nil {
 		return "", &Refusal{Cause: err}
@@ -199,35 +206,41 @@ func (p process) is(name, file, socket string) error {
 }
 
 // controlSocket finds the socket of the process that is meant.
-func controlSocket(file, at, usual string, need func(*policy.Policy) error, socket func(*policy.Policy) string) (string, error) {
-	if file == "" {
-		return cmp.Or(at, usual), nil
+func (m *meant) controlSocket() (at string, err error) {
+	if m.file == "" {
+		return cmp.Or(m.at, m.usual), nil
 	}
-	p, err := LoadPolicy(file, need)
+	p, err := LoadPolicy(m.file, m.need)
 	if err != nil {
 		// The process would say the same of it.
 		return "", &Refusal{Cause: err}
 	}
-	if at = socket(p); at == "" {
-		return "", &Refusal{Cause: fmt.Errorf("%s: has no control socket; send SIGHUP to the process in place of this, and write one for the next start", file)}
+	if at = m.socket(p); at == "" {
+		return "", &Refusal{Cause: fmt.Errorf("%s: has no control socket; %s, and write one for the next start", m.file, m.instead)}
 	}
 	return at, nil
 }
 
 // advise says what to do where no process has answered.
-func advise(err error, name string) error {
+func (m *meant) advise(err error) error {
 	unreachable, ok := errors.AsType[*control.Unreachable](err)
 	if !ok {
 		return err
 	}
-	advice := "is " + name + " running, and has its log a line about the control socket?"
+	advice := "is " + m.name + " running, and has its log a line about the control socket?"
 	switch {
 	case errors.Is(unreachable, fs.ErrPermission):
 		advice = "only the user of the process and root may connect; is this another user?"
 	case errors.Is(unreachable, fs.ErrNotExist):
-		advice = "is " + name + " running, with this socket? -c FILE takes that of a policy as it is written at the moment, --socket PATH another one: that of the start, if control.socket has changed since"
+		advice = "is " + m.name + " running, with this socket? -c FILE takes that of a policy as it is written at the moment, --socket PATH another one: that of the start, if control.socket has changed since"
 	case errors.Is(unreachable, syscall.ECONNREFUSED):
-		advice = "the process that had this socket has ended; start " + name
+		advice = "the process that had this socket has ended; start " + m.name
+		if m.file == "" {
+			advice += ", or say which one is meant by -c FILE or --socket PATH"
+		}
+	}
+	if m.file == "" && m.bare != "" {
+		advice += ". One that runs without a policy file has no control socket" + m.bare
 	}
 	return &Refusal{Cause: fmt.Errorf("%w; %s", err, advice)}
 }

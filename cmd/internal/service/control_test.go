@@ -225,9 +225,9 @@ func TestReloadCommandWithoutProcess(t *testing.T) {
 	}{
 		{"the policy's", []string{"-c", file}, []string{filepath.Join(folder, "none.sock"), "is relayedge running"}},
 		{"one that is named", []string{"--socket", "/nowhere/c.sock"}, []string{"/nowhere/c.sock", "is relayedge running"}},
-		{"one of a process that has ended", []string{"--socket", stale + ".kept"}, []string{stale, "has ended; start relayedge"}},
+		{"one of a process that has ended", []string{"--socket", stale + ".kept"}, []string{stale, "has ended; start relayedge, or say which one is meant by -c FILE or --socket PATH", "without a policy file has no control socket, and nothing to read again"}},
 		{"the default", nil, []string{"/run/relayedge/control.sock"}},
-		{"both", []string{"-c", file, "--socket", "x"}, []string{"config socket"}},
+		{"both", []string{"-c", file, "--socket", "x"}, []string{"--config and --socket exclude each other"}},
 		{"an argument", []string{file}, []string{"takes no argument"}},
 	} {
 		status, out, errs := reloadLine(row.args...)
@@ -240,6 +240,11 @@ func TestReloadCommandWithoutProcess(t *testing.T) {
 	write("")
 	if status, _, errs := reloadLine("-c", file); status != 1 || !strings.Contains(errs, "no control socket; send SIGHUP") {
 		t.Errorf("status %d, %q", status, errs)
+	}
+	var out, errs bytes.Buffer
+	c := UpgradeCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
+	if status := Execute(t.Context(), c, []string{"-c", file}, &out, &errs); status != 1 || !strings.Contains(errs.String(), "no control socket; send SIGUSR2") {
+		t.Errorf("upgrade: status %d, %q", status, errs.String())
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -41,11 +43,64 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	say(root)
 	if err := root.ExecuteContext(ctx); err != nil {
+		if _, rest, unknown := root.Find(args); unknown != nil {
+			err = noCommand(root, rest)
+		}
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
 	return 0
+}
+
+// say has a command line that cannot be meant answered with what to write, and
+// --version with the line that version prints.
+func say(root *cobra.Command) {
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w; %s --help lists the flags", err, c.CommandPath())
+	})
+	if root.HasSubCommands() {
+		root.Version = Version()
+		root.SetVersionTemplate(versionLine(root.Name()) + "\n")
+	}
+}
+
+// noCommand says what commands there are in place of one that there is not.
+func noCommand(root *cobra.Command, args []string) error {
+	name := args[max(0, slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") }))]
+	text := fmt.Sprintf("%s has no command %q", root.Name(), name)
+	if near := root.SuggestionsFor(name); len(near) > 0 {
+		text += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	var names []string
+	for _, c := range root.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return fmt.Errorf("%s; there are: %s", text, strings.Join(names, ", "))
+}
+
+// Exclude has a command refuse more than one of its flags of these names.
+func Exclude(c *cobra.Command, names ...string) {
+	c.MarkFlagsMutuallyExclusive(names...) // for completions
+	before := c.PreRunE
+	c.PreRunE = func(c *cobra.Command, args []string) error {
+		var given []string
+		for _, name := range names {
+			if c.Flags().Changed(name) {
+				given = append(given, "--"+name)
+			}
+		}
+		if len(given) > 1 {
+			return fmt.Errorf("%s: %s exclude each other; give one of them", c.CommandPath(), strings.Join(given, " and "))
+		}
+		if before != nil {
+			return before(c, args)
+		}
+		return nil
+	}
 }
 
 // UntilSignal runs serve with a context that SIGTERM or SIGINT ends, and
@@ -196,7 +251,7 @@ func CheckCommand(need func(*policy.Policy) error, look func(*Machine)) *cobra.C
 	RequirePolicyFlag(c, &file)
 	c.Flags().BoolVar(&effective, "effective", false, "print the policy with every default")
 	c.Flags().BoolVar(&machine, "machine", false, "also look at the machine: open the files, bind the ports, compare the descriptor limit with the caps; nothing is changed")
-	c.MarkFlagsMutuallyExclusive("effective", "machine")
+	Exclude(c, "effective", "machine")
 	return c
 }
 
@@ -221,9 +276,13 @@ func VersionCommand(name string) *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		Run: func(c *cobra.Command, _ []string) {
-			fmt.Fprintf(c.OutOrStdout(), "%s %s %s/%s, %s\n", name, Version(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+			fmt.Fprintln(c.OutOrStdout(), versionLine(name))
 		},
 	}
+}
+
+func versionLine(name string) string {
+	return fmt.Sprintf("%s %s %s/%s, %s", name, Version(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 }
 
 // ManCommand prints the manual page of the whole command line.

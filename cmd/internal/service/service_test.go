@@ -11,6 +11,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/spf13/cobra"
+
+	"relayedge/cmd/internal/policy"
 	"relayedge/internal/telemetry"
 )
 
@@ -66,5 +69,49 @@ func TestServeMetricsGoesOnWithout(t *testing.T) {
 	cfg.Enabled = false
 	if addr, err := ServeMetrics(t.Context(), cfg, options); addr != "" || err != nil || out.Len() != 0 {
 		t.Errorf("disabled: %q, %v; log: %s", addr, err, out.String())
+	}
+}
+
+// A command line that cannot be meant is answered with what can be written.
+func TestCommandLinesThatCannotBeMeant(t *testing.T) {
+	for _, row := range []struct{ line, says string }{
+		{"start", `edge has no command "start"; there are: check, `},
+		{"chek x.yaml", `edge has no command "chek"; did you mean check?; there are: check, `},
+		{"check --confg x.yaml", "unknown flag: --confg; edge check --help lists the flags\n"},
+		{"check -c", "edge check --help lists the flags\n"},
+		{"check -c x.yaml --machine --effective", "edge check: --effective and --machine exclude each other; give one of them\n"},
+		{"check", "check needs a policy file: edge check -c FILE\n"},
+		{"check x.yaml", "a policy file is named by -c FILE\n"},
+	} {
+		root := &cobra.Command{Use: "edge"}
+		root.AddCommand(CheckCommand((*policy.Policy).NeedEdge, func(*Machine) {}), VersionCommand("edge"))
+		var out, errs bytes.Buffer
+		if status := Execute(t.Context(), root, strings.Fields(row.line), &out, &errs); status != 1 || out.Len() != 0 || !strings.Contains(errs.String(), row.says) {
+			t.Errorf("%s: status %d, %q, %q", row.line, status, out.String(), errs.String())
+		}
+	}
+	var lines []string
+	for _, line := range []string{"version", "--version"} {
+		root := &cobra.Command{Use: "edge"}
+		root.AddCommand(VersionCommand("edge"))
+		var out, errs bytes.Buffer
+		if status := Execute(t.Context(), root, []string{line}, &out, &errs); status != 0 || errs.Len() != 0 {
+			t.Errorf("%s: status %d, %q", line, status, errs.String())
+		}
+		lines = append(lines, out.String())
+	}
+	if lines[0] != lines[1] || !strings.HasPrefix(lines[0], "edge ") {
+		t.Errorf("%q", lines)
+	}
+}
+
+// What is no address of a metrics endpoint is told as that, and nothing is looked up.
+func TestAddressOfTheMetrics(t *testing.T) {
+	for _, address := range []string{"foo", "http://127.0.0.1:9090", "9090"} {
+		a := NewAsker("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
+		a.address = address
+		if err := a.Get(t.Context(), "/status", nil); err == nil || !strings.Contains(err.Error(), "write host:port, as in 127.0.0.1:9090") {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }

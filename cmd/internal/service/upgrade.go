@@ -36,6 +36,7 @@ func (u Upgraded) String() string {
 // policy of the command has its control socket.
 func UpgradeCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
 	meant := newMeant(name, need, socket)
+	meant.instead, meant.bare = "send SIGUSR2 to the process in place of this", ": send it SIGUSR2 in place of this"
 	c := &cobra.Command{
 		Use:   "upgrade [-c FILE | --socket PATH]",
 		Short: "Have a new process take over from the running one, without a refused connection",
@@ -59,14 +60,14 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 			}
 			var done Upgraded
 			if err := control.Ask(ctx, at, "POST", UpgradePath, &done); err != nil {
-				return fmt.Errorf("%w\nThe running process serves on", advise(err, name))
+				return fmt.Errorf("%w\nThe running process serves on", meant.advise(err))
 			}
 			fmt.Fprintln(c.OutOrStdout(), done)
 			return nil
 		},
 	}
 	meant.flags(c)
-	c.MarkFlagsMutuallyExclusive("config", "socket")
+	Exclude(c, "config", "socket")
 	return c
 }
 
