@@ -240,15 +240,22 @@ func TestKilledAtAnyMomentOfAnUpgrade(t *testing.T) {
 		old := s.newest()
 		asked := make(chan error, 1)
 		began := time.Now()
-		go func() {
+		ask := func() {
 			_, err := s.askUpgrade()
 			asked <- err
-		}()
+		}
+		go ask()
 		var next int
 		if err := eventually(func() error {
 			children := childrenOf(old)
 			if len(children) == 0 {
-				return errors.New("no new process is started")
+				select {
+				case err := <-asked: // who has just taken over is not behind the control socket yet
+					go ask()
+					return fmt.Errorf("no new process is started: %w", err)
+				default:
+					return errors.New("no new process is started")
+				}
 			}
 			next = children[0]
 			return nil
