@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,12 +21,11 @@ import (
 // One loop accepts. The forwarding is shared out among as many as the load calls
 // for (loopshare.go).
 type loopEngine struct {
-	mu     sync.Mutex
-	loops  []*member  // the first accepts
-	memory *loop.Loop // of connections in memory; nil: there were none
+	mu     sync.Mutex   // guards all below but ends
+	loops  []*loop.Loop // the first accepts
+	share  loopShare    // of the load
+	memory *loop.Loop   // of connections in memory; nil: there were none
 	ends   sync.WaitGroup
-	active int       // how many of the loops are given connections
-	since  time.Time // when active has changed
 }
 
 // accept has a loop take the newcomers, or a goroutine those that no loop can
@@ -65,14 +65,13 @@ func (e *loopEngine) first() (*loop.Loop, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.loops) > 0 {
-		return e.loops[0].Loop, nil
+		return e.loops[0], nil
 	}
-	m, err := e.open()
-	if err != nil {
-		return nil, err
+	l, err := e.open()
+	if err == nil {
+		e.share.active = 1
 	}
-	e.active = 1
-	return m.Loop, nil
+	return l, err
 }
 
 // inMemory returns the loop of connections in memory.
@@ -88,10 +87,7 @@ func (e *loopEngine) inMemory() *loop.Loop {
 
 func (e *loopEngine) close() {
 	e.mu.Lock()
-	var loops []*loop.Loop
-	for _, m := range e.loops {
-		loops = append(loops, m.Loop)
-	}
+	loops := slices.Clone(e.loops)
 	if e.memory != nil {
 		loops = append(loops, e.memory)
 	}
