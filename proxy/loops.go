@@ -119,9 +119,9 @@ func (e *loopEngine) serve(s *session) {
 		go e.carry(s, l, nil) // the relay may speak first
 	default:
 		if a := e.await(s, l); a != nil && inside {
-			a.contain(a.begin)
+			contain(a, a.begin)
 		} else if a != nil {
-			l.Post(func() { a.contain(a.begin) })
+			l.Post(func() { contain(a, a.begin) })
 		}
 	}
 }
@@ -232,7 +232,7 @@ func (a *arrival) Ready(c loop.Stream, e loop.Event) {
 }
 
 // Expire ends a session that has said nothing in its time.
-func (a *arrival) Expire() { a.contain(func() { a.end(a.reason) }) }
+func (a *arrival) Expire() { contain(a, func() { a.end(a.reason) }) }
 
 func (a *arrival) Panicked(cause any) {
 	a.s.panicked(cause)
@@ -240,17 +240,7 @@ func (a *arrival) Panicked(cause any) {
 }
 
 // interrupt ends the session for the outcome that was named.
-func (a *arrival) interrupt() { a.loop.Post(func() { a.contain(func() { a.end("") }) }) }
-
-// contain turns a panic of what does not come by Ready into the end of the session.
-func (a *arrival) contain(f func()) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			a.Panicked(cause)
-		}
-	}()
-	f()
-}
+func (a *arrival) interrupt() { a.loop.Post(func() { contain(a, func() { a.end("") }) }) }
 
 func (a *arrival) end(r Reason) {
 	if a.over {
@@ -288,7 +278,7 @@ func (e *loopEngine) connector(s *session) upstream.Connector {
 // header. After an upgrade both may be ready for nothing.
 func (p *pair) hand() {
 	if p.start != nil && p.start.spoken {
-		defer p.loop.Post(func() { p.contain(func() { p.Ready(nil, loop.Event{}) }) })
+		defer p.loop.Post(func() { contain(p, func() { p.Ready(nil, loop.Event{}) }) })
 	}
 	err := p.loop.Hand(p.relay, p)
 	if err == nil {
@@ -297,4 +287,15 @@ func (p *pair) hand() {
 	if err != nil {
 		p.s.stop(Descriptors)
 	}
+}
+
+// contain tells a handler of a panic in what does not come by its Ready, as the
+// loop does of one in there.
+func contain(h loop.Handler, f func()) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			h.Panicked(cause)
+		}
+	}()
+	f()
 }

@@ -181,7 +181,7 @@ func (p *pair) move(to *loop.Loop) bool {
 	}) {
 		return false
 	}
-	to.Post(func() { p.contain(p.arrive) })
+	to.Post(func() { contain(p, p.arrive) })
 	return true
 }
 
