@@ -449,19 +449,6 @@ func TestIntroductionsWithMoreBehind(t *testing.T) {
 	})
 }
 
-// joined sends something together with the first bytes that are written.
-type joined struct {
-	net.Conn
-	first []byte
-}
-
-func (p *joined) Write(b []byte) (int, error) {
-	first := p.first
-	p.first = nil
-	n, err := p.Conn.Write(append(first, b...))
-	return max(n-len(first), 0), err
-}
-
 // A ClientHello comes in any pieces.
 func TestHelloInPieces(t *testing.T) {
 	onWays(t, func(w way) bool { return w.tls != "none" }, func(t *testing.T, w way) {

@@ -234,16 +234,25 @@ func (v visitor) secure(front string, raw net.Conn, cfg *tls.Config) (party, err
 	return party{conn, raw, front == "passthrough"}, err
 }
 
-func (v visitor) echo(front string, cfg *tls.Config, n int) error {
+// connect dials and shakes hands. raw is to be closed, unless it fails.
+func (v visitor) connect(front string, cfg *tls.Config) (party, error) {
 	raw, err := v.dial(front)
 	if err != nil {
-		return err
+		return party{}, err
 	}
-	defer raw.Close()
 	conn, err := v.secure(front, raw, cfg)
+	if err != nil {
+		raw.Close()
+	}
+	return conn, err
+}
+
+func (v visitor) echo(front string, cfg *tls.Config, n int) error {
+	conn, err := v.connect(front, cfg)
 	if err != nil {
 		return err
 	}
+	defer conn.raw.Close()
 	return v.exchange(conn, n)
 }
 
@@ -364,15 +373,11 @@ func (v visitor) much() error {
 	if v.rng.IntN(2) == 0 {
 		front, cfg = "secure", v.tls[tls.VersionTLS13]
 	}
-	raw, err := v.dial(front)
+	conn, err := v.connect(front, cfg)
 	if err != nil {
 		return err
 	}
-	defer raw.Close()
-	conn, err := v.secure(front, raw, cfg)
-	if err != nil {
-		return err
-	}
+	defer conn.raw.Close()
 	if _, err := conn.Write(append([]byte{'m'}, make([]byte, throngBig)...)); err != nil {
 		return err
 	}
@@ -386,15 +391,11 @@ func (v visitor) much() error {
 
 // readsNothing asks for much and takes none of it.
 func (v visitor) readsNothing() error {
-	raw, err := v.dial("secure")
+	conn, err := v.connect("secure", v.tls[tls.VersionTLS13])
 	if err != nil {
 		return err
 	}
-	defer raw.Close()
-	conn, err := v.secure("secure", raw, v.tls[tls.VersionTLS13])
-	if err != nil {
-		return err
-	}
+	defer conn.raw.Close()
 	if _, err := conn.Write([]byte("s")); err != nil {
 		return err
 	}
@@ -421,15 +422,11 @@ func (v visitor) resetByRelay() error {
 }
 
 func (v visitor) endedByRelay() error {
-	raw, err := v.dial("secure")
+	conn, err := v.connect("secure", v.tls[tls.VersionTLS13])
 	if err != nil {
 		return err
 	}
-	defer raw.Close()
-	conn, err := v.secure("secure", raw, v.tls[tls.VersionTLS13])
-	if err != nil {
-		return err
-	}
+	defer conn.raw.Close()
 	conn.Write([]byte("q"))
 	if rest, err := io.ReadAll(conn); err != nil || len(rest) > 0 {
 		return fmt.Errorf("%d bytes at the relay's end: %w", len(rest), err)
