@@ -120,6 +120,9 @@ var rules = []struct {
 	{"the tests' ports in tests, the test CA and the test Redis", func(e edge) bool {
 		return onlyTests("internal/testport")(e) && !within(e.from, "internal/testca", "internal/testredis")
 	}, edge{from: "proxy", to: "internal/testport"}, "internal/testport"},
+	{"the tests' logs in tests, the test CA and the test Redis", func(e edge) bool {
+		return onlyTests("internal/testlog")(e) && !within(e.from, "internal/testca", "internal/testredis")
+	}, edge{from: "proxy", to: "internal/testlog"}, "internal/testlog"},
 	{"miekg/dns in the test CA", onlyIn("github.com/miekg", []string{"internal/testca"}), edge{from: "proxy/certs", to: "github.com/miekg/dns"}, "github.com/miekg/dns"},
 	{"testing in tests", func(e edge) bool {
 		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testbrowser", "internal/testca", "internal/testport", "internal/testredis", "admission/limitstest")
