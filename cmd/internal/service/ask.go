@@ -61,18 +61,8 @@ func (a *Asker) Get(ctx context.Context, path string, into any) error {
 }
 
 func (a *Asker) getBySocket(ctx context.Context, path string, into any) error {
-	at, err := controlSocket(a.file, a.at, a.usual, a.need, a.socket)
+	at, err := a.find(ctx)
 	if err != nil {
-		return err
-	}
-	var there process
-	if err := control.Ask(ctx, at, "GET", processPath, &there); err != nil {
-		return advise(err, a.name)
-	}
-	if there.Program != a.name {
-		return fmt.Errorf("the process at %s is %s, and not %s; --socket names another one", at, there.Program, a.name)
-	}
-	if err := there.is(a.name, a.file, at); err != nil {
 		return err
 	}
 	return control.Ask(ctx, at, "GET", path, into)

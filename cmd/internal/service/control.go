@@ -183,7 +183,7 @@ func (m *meant) find(ctx context.Context) (at string, err error) {
 // that name which reads the file, or any of its files if none is named.
 func (p process) is(name, file, socket string) error {
 	if p.Program != name {
-		return fmt.Errorf("the process at %s is %s; ask it by %s reload", socket, p.Program, p.Program)
+		return fmt.Errorf("the process at %s is %s, and not %s; --socket names another one", socket, p.Program, name)
 	}
 	if file == "" {
 		return nil

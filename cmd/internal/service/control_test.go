@@ -184,7 +184,7 @@ func TestReloadOfAnotherProcess(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	c := ReloadCommand("relaycore", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
-	if status := Execute(t.Context(), c, []string{"--socket", socket}, &out, &errs); status != 1 || !strings.Contains(errs.String(), "is relayedge; ask it by relayedge reload") {
+	if status := Execute(t.Context(), c, []string{"--socket", socket}, &out, &errs); status != 1 || !strings.Contains(errs.String(), socket+" is relayedge, and not relaycore; --socket names another one") {
 		t.Errorf("status %d, %q, %q", status, out.String(), errs.String())
 	}
 	r.counts(0, 0)
