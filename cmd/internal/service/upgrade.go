@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -68,17 +67,4 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 	meant.flags(c)
 	c.MarkFlagsMutuallyExclusive("config", "socket")
 	return c
-}
-
-// OneLine is an error on one line of a log.
-func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
-
-// Hold has no reload begin until release, and waits for one that runs.
-func (r *Reloader) Hold(ctx context.Context) (release func(), err error) {
-	select {
-	case r.turn <- struct{}{}:
-		return func() { <-r.turn }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
