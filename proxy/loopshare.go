@@ -173,7 +173,7 @@ func chosen(handlers []loop.Handler, oneOf int) (pairs []*pair) {
 // move gives the pair to another loop, unless it is ending, or has not begun, or
 // has more to do in this one's next turn: then it stays. It reports whether it goes.
 func (p *pair) move(to *loop.Loop) bool {
-	if p.over || p.queued || p.start != nil || !p.s.carriedOn(func() {
+	if p.over || p.queued || p.start != nil || !p.s.unlessStopped(func() {
 		p.loop.ClearTimer(&p.timer)
 		p.loop.Detach(p.client)
 		p.loop.Detach(p.relay)
