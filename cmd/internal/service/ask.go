@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"relayedge/cmd/internal/policy"
 	"relayedge/internal/control"
 )
 
@@ -29,11 +28,8 @@ type Asker struct {
 	address string // a flag
 }
 
-// NewAsker returns an asker of the program of that name; socket is where a policy of
-// its has the control socket.
-func NewAsker(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *Asker {
-	return &Asker{meant: newMeant(name, need, socket)}
-}
+// NewAsker returns an asker of a program's process.
+func NewAsker(p Program) *Asker { return &Asker{meant: newMeant(p)} }
 
 // Flags adds the flags that say which process is meant.
 func (a *Asker) Flags(c *cobra.Command) {
@@ -76,7 +72,7 @@ func (a *Asker) getAt(ctx context.Context, path string, into any) error {
 	transport := &http.Transport{DisableKeepAlives: true}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return fmt.Errorf("nothing answers at the metrics address %s: %w; is %s running, with metrics.enabled and this metrics.bind_addr?", a.address, err, a.name)
+		return fmt.Errorf("nothing answers at the metrics address %s: %w; is %s running, with metrics.enabled and this metrics.bind_addr?", a.address, err, a.Name)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
@@ -87,7 +83,7 @@ func (a *Asker) getAt(ctx context.Context, path string, into any) error {
 		return fmt.Errorf("the process at %s answers with the status %s: %s", a.address, response.Status, firstLine(body))
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("the process at %s answers with something else than %s does: %w", a.address, a.name, err)
+		return fmt.Errorf("the process at %s answers with something else than %s does: %w", a.address, a.Name, err)
 	}
 	return nil
 }

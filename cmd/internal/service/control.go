@@ -106,14 +106,13 @@ const lastReload = 2 * time.Second
 // reloadTime is how long a reload may take for the command that waits for it.
 const reloadTime = time.Minute
 
-// ReloadCommand asks the running process to reload. socket is where a policy of
-// the command has its control socket, and unit the name of its usual unit.
-func ReloadCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
-	meant := newMeant(name, need, socket)
+// ReloadCommand asks the running process to reload.
+func ReloadCommand(p Program) *cobra.Command {
+	meant := newMeant(p)
 	c := &cobra.Command{
 		Use:   "reload [-c FILE | --socket PATH]",
 		Short: "Have the running process put its changed policy file in force, or say why not",
-		Long: `Have the running ` + name + ` read its policy file again and put it in force.
+		Long: `Have the running ` + p.Name + ` read its policy file again and put it in force.
 
 It prints one line for each key that has changed, and which of them take a
 restart. If anything is wrong, with the file or with what it names, it prints all
@@ -132,7 +131,7 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 			}
 			var o Outcome
 			if err := control.Ask(ctx, at, "POST", reloadPath, &o); err != nil {
-				return advise(err, name)
+				return advise(err, p.Name)
 			}
 			for _, line := range o.Lines() {
 				fmt.Fprintln(c.OutOrStdout(), line)
@@ -145,16 +144,22 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 	return c
 }
 
-// meant is the process that a command is for, by its flags.
-type meant struct {
-	name, usual string
-	need        func(*policy.Policy) error
-	socket      func(*policy.Policy) string
-	file, at    string // flags
+// Program is what a command has to know of the program whose process it asks.
+type Program struct {
+	Name   string
+	Need   func(*policy.Policy) error  // whether a policy has what the program needs
+	Socket func(*policy.Policy) string // its control socket by a policy; empty: it has none
 }
 
-func newMeant(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *meant {
-	return &meant{name: name, usual: socket(policy.Default()), need: need, socket: socket}
+// meant is the process that a command is for, by its flags.
+type meant struct {
+	Program
+	usual    string // the control socket, unless a policy says another
+	file, at string // flags
+}
+
+func newMeant(p Program) *meant {
+	return &meant{Program: p, usual: p.Socket(policy.Default())}
 }
 
 // flags adds the flags that say which process it is.
@@ -165,15 +170,15 @@ func (m *meant) flags(c *cobra.Command) {
 
 // find returns its control socket, once the process there has said that it is the one.
 func (m *meant) find(ctx context.Context) (at string, err error) {
-	at, err = controlSocket(m.file, m.at, m.usual, m.need, m.socket)
+	at, err = m.controlSocket()
 	if err != nil {
 		return "", err
 	}
 	var there process
 	if err := control.Ask(ctx, at, "GET", processPath, &there); err != nil {
-		return "", advise(err, m.name)
+		return "", advise(err, m.Name)
 	}
-	if err := there.is(m.name, m.file, at); err != nil {
+	if err := there.is(m.Name, m.file, at); err != nil {
 		return "", &Refusal{Cause: err}
 	}
 	return at, nil
@@ -199,17 +204,18 @@ func (p process) is(name, file, socket string) error {
 }
 
 // controlSocket finds the socket of the process that is meant.
-func controlSocket(file, at, usual string, need func(*policy.Policy) error, socket func(*policy.Policy) string) (string, error) {
-	if file == "" {
-		return cmp.Or(at, usual), nil
+func (m *meant) controlSocket() (string, error) {
+	if m.file == "" {
+		return cmp.Or(m.at, m.usual), nil
 	}
-	p, err := LoadPolicy(file, need)
+	p, err := LoadPolicy(m.file, m.Need)
 	if err != nil {
 		// The process would say the same of it.
 		return "", &Refusal{Cause: err}
 	}
-	if at = socket(p); at == "" {
-		return "", &Refusal{Cause: fmt.Errorf("%s: has no control socket; send SIGHUP to the process in place of this, and write one for the next start", file)}
+	at := m.Socket(p)
+	if at == "" {
+		return "", &Refusal{Cause: fmt.Errorf("%s: has no control socket; send SIGHUP to the process in place of this, and write one for the next start", m.file)}
 	}
 	return at, nil
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"relayedge/cmd/internal/policy"
 	"relayedge/internal/control"
 )
 
@@ -31,14 +30,13 @@ func (u Upgraded) String() string {
 		u.PID, u.Old, u.Open, u.Gap.Round(10*time.Microsecond))
 }
 
-// UpgradeCommand has the running process hand over to a new one. socket is where a
-// policy of the command has its control socket.
-func UpgradeCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
-	meant := newMeant(name, need, socket)
+// UpgradeCommand has the running process hand over to a new one.
+func UpgradeCommand(p Program) *cobra.Command {
+	meant := newMeant(p)
 	c := &cobra.Command{
 		Use:   "upgrade [-c FILE | --socket PATH]",
 		Short: "Have a new process take over from the running one, without a refused connection",
-		Long: `Have the running ` + name + ` start its program again, as it stands on the disk by now,
+		Long: `Have the running ` + p.Name + ` start its program again, as it stands on the disk by now,
 with the same arguments. The new process reads the policy file anew, gets the
 listening sockets and the counts, and serves; the old one serves what it has open
 to its end, and closes what is left behind limits.drain_secs.
@@ -58,7 +56,7 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 			}
 			var done Upgraded
 			if err := control.Ask(ctx, at, "POST", UpgradePath, &done); err != nil {
-				return fmt.Errorf("%w\nThe running process serves on", advise(err, name))
+				return fmt.Errorf("%w\nThe running process serves on", advise(err, p.Name))
 			}
 			fmt.Fprintln(c.OutOrStdout(), done)
 			return nil
