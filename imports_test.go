@@ -114,15 +114,19 @@ var rules = []struct {
 	{"goleak in tests", onlyTests("go.uber.org/goleak"), edge{from: "proxy", to: "go.uber.org/goleak"}, "go.uber.org/goleak"},
 	{"testscript in tests", onlyTests("github.com/rogpeppe/go-internal"), edge{from: "cmd/relayedge", to: "github.com/rogpeppe/go-internal/testscript"}, "github.com/rogpeppe/go-internal"},
 	{"memconn in tests", onlyTests("internal/memconn"), edge{from: "proxy", to: "internal/memconn"}, "internal/memconn"},
+	{"the suite of connections in tests", onlyTests("internal/testconn"), edge{from: "proxy", to: "internal/testconn"}, "internal/testconn"},
 	{"the test CA in tests", onlyTests("internal/testca"), edge{from: "proxy/certs", to: "internal/testca"}, "internal/testca"},
 	{"the test Redis in tests", onlyTests("internal/testredis"), edge{from: "admission/redisstore", to: "internal/testredis"}, "internal/testredis"},
 	{"the test browser in tests", onlyTests("internal/testbrowser"), edge{from: "internal/status", to: "internal/testbrowser"}, "internal/testbrowser"},
 	{"the tests' ports in tests, the test CA and the test Redis", func(e edge) bool {
 		return onlyTests("internal/testport")(e) && !within(e.from, "internal/testca", "internal/testredis")
 	}, edge{from: "proxy", to: "internal/testport"}, "internal/testport"},
+	{"the tests' logs in tests, the test CA and the test Redis", func(e edge) bool {
+		return onlyTests("internal/testlog")(e) && !within(e.from, "internal/testca", "internal/testredis")
+	}, edge{from: "proxy", to: "internal/testlog"}, "internal/testlog"},
 	{"miekg/dns in the test CA", onlyIn("github.com/miekg", []string{"internal/testca"}), edge{from: "proxy/certs", to: "github.com/miekg/dns"}, "github.com/miekg/dns"},
 	{"testing in tests", func(e edge) bool {
-		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testbrowser", "internal/testca", "internal/testport", "internal/testredis", "admission/limitstest")
+		return within(e.to, "testing") && !e.test && !within(e.from, "internal/memconn", "internal/testbrowser", "internal/testca", "internal/testconn", "internal/testport", "internal/testredis", "admission/limitstest")
 	}, edge{from: "proxy", to: "testing/synctest"}, "testing"},
 }
 

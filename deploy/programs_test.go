@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"bytes"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -14,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"relayedge/internal/testlog"
 )
 
 // patience is generous, for a machine that is slow and busy: only what fails waits so long.
@@ -72,24 +73,6 @@ func program(t *testing.T, name string) string {
 	return filepath.Join(programs.folder, name)
 }
 
-// output is what a process has written so far.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 var metricsLine = regexp.MustCompile(`(?m)^metrics: (\S+)$`)
 
 // exposition runs one of our programs with a policy and returns what its metrics
@@ -100,7 +83,7 @@ func exposition(t *testing.T, name, policy string) string {
 	if err := os.WriteFile(file, []byte(policy), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var out output
+	var out testlog.Log
 	cmd := exec.Command(program(t, name), "run", "-c", file)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = 20 * time.Second

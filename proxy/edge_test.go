@@ -332,3 +332,17 @@ func wantEOF(t *testing.T, r io.Reader) {
 		t.Fatalf("read %d bytes, %v; want the end", n, err)
 	}
 }
+
+// unshifted is a connection some of whose bytes were read already.
+type unshifted struct {
+	net.Conn
+	r io.Reader
+}
+
+func (u unshifted) Read(p []byte) (int, error) { return u.r.Read(p) }
+func (u unshifted) CloseWrite() error {
+	return u.Conn.(interface{ CloseWrite() error }).CloseWrite()
+}
+func (u unshifted) SetLinger(n int) error {
+	return u.Conn.(interface{ SetLinger(int) error }).SetLinger(n)
+}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -136,7 +137,7 @@ func TestReceivedHeaderThenTLS(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		e := newEdge(t, trustingTLS)
 		raw := e.dial(balancerAddr)
-		client := tls.Client(&prefixed{Conn: raw, first: unhex(t, named)}, clientTLS("relay.example.org"))
+		client := tls.Client(&joined{Conn: raw, first: unhex(t, named)}, clientTLS("relay.example.org"))
 		mustWrite(t, client, []byte("request"))
 		relay, h, rest := e.accept()
 		if h.Source != aliceAddr {
@@ -148,19 +149,17 @@ func TestReceivedHeaderThenTLS(t *testing.T) {
 	})
 }
 
-// prefixed sends first in front of the first write.
-type prefixed struct {
-	*memconn.Conn
+// joined sends something together with the first bytes that are written.
+type joined struct {
+	net.Conn
 	first []byte
 }
 
-func (p *prefixed) Write(b []byte) (int, error) {
-	if p.first == nil {
-		return p.Conn.Write(b)
-	}
-	_, err := p.Conn.Write(append(p.first, b...))
-	p.first = nil
-	return len(b), err
+func (j *joined) Write(b []byte) (int, error) {
+	first := j.first
+	j.first = nil
+	n, err := j.Conn.Write(append(first, b...))
+	return max(n-len(first), 0), err
 }
 
 // A header that is wrong, missing or late is refused, and credits nobody.

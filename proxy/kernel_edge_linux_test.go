@@ -295,20 +295,6 @@ func (e *kernelEdge) accept() (net.Conn, proxyheader.Header) {
 	return unshifted{c, io.MultiReader(bytes.NewReader(rest), c)}, h
 }
 
-// unshifted is a connection some of whose bytes were read already.
-type unshifted struct {
-	net.Conn
-	r io.Reader
-}
-
-func (u unshifted) Read(p []byte) (int, error) { return u.r.Read(p) }
-func (u unshifted) CloseWrite() error {
-	return u.Conn.(interface{ CloseWrite() error }).CloseWrite()
-}
-func (u unshifted) SetLinger(n int) error {
-	return u.Conn.(interface{ SetLinger(int) error }).SetLinger(n)
-}
-
 // pair connects a client through to the relay, as its way has it.
 func (e *kernelEdge) pair() (client, relay party) {
 	e.t.Helper()

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,15 +21,14 @@ import (
 // One loop accepts. The forwarding is shared out among as many as the load calls
 // for (loopshare.go).
 type loopEngine struct {
-	mu     sync.Mutex
-	loops  []*member  // the first accepts
-	memory *loop.Loop // of connections in memory; nil: there were none
+	mu     sync.Mutex   // guards all below but ends
+	loops  []*loop.Loop // the first accepts
+	share  loopShare    // of the load
+	memory *loop.Loop   // of connections in memory; nil: there were none
 	ends   sync.WaitGroup
 	// together is from how many reads or writes of a turn on a loop makes them by one
 	// system call; 0: never. It is set before the first is opened.
 	together int
-	active   int       // how many of the loops are given connections
-	since    time.Time // when active has changed
 }
 
 // accept has a loop take the newcomers, or a goroutine those that no loop can
@@ -68,14 +68,13 @@ func (e *loopEngine) first() (*loop.Loop, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.loops) > 0 {
-		return e.loops[0].Loop, nil
+		return e.loops[0], nil
 	}
-	m, err := e.open()
-	if err != nil {
-		return nil, err
+	l, err := e.open()
+	if err == nil {
+		e.share.active = 1
 	}
-	e.active = 1
-	return m.Loop, nil
+	return l, err
 }
 
 // inMemory returns the loop of connections in memory.
@@ -91,10 +90,7 @@ func (e *loopEngine) inMemory() *loop.Loop {
 
 func (e *loopEngine) close() {
 	e.mu.Lock()
-	var loops []*loop.Loop
-	for _, m := range e.loops {
-		loops = append(loops, m.Loop)
-	}
+	loops := slices.Clone(e.loops)
 	if e.memory != nil {
 		loops = append(loops, e.memory)
 	}
@@ -126,9 +122,9 @@ func (e *loopEngine) serve(s *session) {
 		go e.carry(s, l, nil) // the relay may speak first
 	default:
 		if a := e.await(s, l); a != nil && inside {
-			a.contain(a.begin)
+			contain(a, a.begin)
 		} else if a != nil {
-			l.Post(func() { a.contain(a.begin) })
+			l.Post(func() { contain(a, a.begin) })
 		}
 	}
 }
@@ -239,7 +235,7 @@ func (a *arrival) Ready(c loop.Stream, e loop.Event) {
 }
 
 // Expire ends a session that has said nothing in its time.
-func (a *arrival) Expire() { a.contain(func() { a.end(a.reason) }) }
+func (a *arrival) Expire() { contain(a, func() { a.end(a.reason) }) }
 
 func (a *arrival) Panicked(cause any) {
 	a.s.panicked(cause)
@@ -247,17 +243,7 @@ func (a *arrival) Panicked(cause any) {
 }
 
 // interrupt ends the session for the outcome that was named.
-func (a *arrival) interrupt() { a.loop.Post(func() { a.contain(func() { a.end("") }) }) }
-
-// contain turns a panic of what does not come by Ready into the end of the session.
-func (a *arrival) contain(f func()) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			a.Panicked(cause)
-		}
-	}()
-	f()
-}
+func (a *arrival) interrupt() { a.loop.Post(func() { contain(a, func() { a.end("") }) }) }
 
 func (a *arrival) end(r Reason) {
 	if a.over {
@@ -295,7 +281,7 @@ func (e *loopEngine) connector(s *session) upstream.Connector {
 // header. After an upgrade both may be ready for nothing.
 func (p *pair) hand() {
 	if p.start != nil && p.start.spoken {
-		defer p.loop.Post(func() { p.contain(func() { p.Ready(nil, loop.Event{}) }) })
+		defer p.loop.Post(func() { contain(p, func() { p.Ready(nil, loop.Event{}) }) })
 	}
 	err := p.loop.Hand(p.relay, p)
 	if err == nil {
@@ -304,4 +290,15 @@ func (p *pair) hand() {
 	if err != nil {
 		p.s.stop(Descriptors)
 	}
+}
+
+// contain tells a handler of a panic in what does not come by its Ready, as the
+// loop does of one in there.
+func contain(h loop.Handler, f func()) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			h.Panicked(cause)
+		}
+	}()
+	f()
 }

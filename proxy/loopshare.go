@@ -27,126 +27,156 @@ const (
 	callsTogether = 4
 )
 
-// member is a loop of the engine's.
-type member struct {
-	*loop.Loop
-	hot  int       // looks in a row at which it was busy; guarded by the engine's mu
-	calm time.Time // since when all together were calm; likewise; zero: they are not
+// loopShare decides how many loops carry pairs, and which of them gives some to
+// which. It knows loops by their number; how busy each is, in thousandths of its
+// time, and the time it is told.
+type loopShare struct {
+	active int       // the first so many loops are given connections
+	since  time.Time // when a loop has last been told to help, or to rest
+	calm   time.Time // since when all together are calm; zero: they are not
+	hot    []int     // by loop: at how many looks in a row it was busy
+}
+
+// look is what a loop does that has just learned how busy it is; most is how many
+// loops there may be. It returns which loop gives one of so many of its pairs to
+// which: to a busy one's helper, or to the first if one less will do. oneOf 0: no
+// loop gives any.
+func (s *loopShare) look(loop int, busy func(loop int) int, most int, now time.Time) (from, to, oneOf int) {
+	for len(s.hot) <= loop {
+		s.hot = append(s.hot, 0)
+	}
+	if busy(loop) >= busyShare {
+		s.hot[loop]++
+	} else {
+		s.hot[loop] = 0
+	}
+	together := 0
+	for i := range s.active {
+		together += busy(i)
+	}
+	if together > calmShare {
+		s.calm = time.Time{}
+	} else if s.calm.IsZero() {
+		s.calm = now
+	}
+	switch {
+	case now.Sub(s.since) < settleTime:
+	case s.hot[loop] >= busyWindows:
+		if helper, ok := s.helper(busy, most); ok {
+			s.since = now
+			return loop, helper, 2
+		}
+	case s.active > 1 && !s.calm.IsZero() && now.Sub(s.calm) >= calmTime:
+		s.active--
+		s.since = now
+		return s.active, 0, 1
+	}
+	return 0, 0, 0
+}
+
+// helper chooses who takes half of a busy loop's pairs: one that is not half as
+// busy, or one more if there may be. The latter is active from here.
+func (s *loopShare) helper(busy func(loop int) int, most int) (loop int, ok bool) {
+	for i := range s.active {
+		if busy(i) < busyShare/2 {
+			return i, true
+		}
+	}
+	if s.active >= most {
+		return 0, false
+	}
+	s.active++
+	return s.active - 1, true
+}
+
+// lightest is the loop that the next pair is given to.
+func (s *loopShare) lightest(busy func(loop int) int) int {
+	least := 0
+	for i := range s.active {
+		if busy(i) < busy(least) {
+			least = i
+		}
+	}
+	return least
+}
+
+// busy requires mu for as long as what it returns is used.
+func (e *loopEngine) busy(now time.Time) func(int) int {
+	return func(i int) int { return e.loops[i].Busy(now) }
 }
 
 // open requires mu. It opens one more loop.
-func (e *loopEngine) open() (*member, error) {
+func (e *loopEngine) open() (*loop.Loop, error) {
 	l, err := loop.Open(e.together)
 	if err != nil {
 		return nil, err
 	}
-	m := &member{Loop: l}
-	l.OnWindow(func() { e.look(m) })
-	e.loops = append(e.loops, m)
+	number := len(e.loops)
+	l.OnWindow(func() { e.look(number, l.Now()) })
+	e.loops = append(e.loops, l)
 	e.ends.Go(l.Run)
-	return m, nil
+	return l, nil
 }
 
 // lightest is the loop that a connection is given to that came by l.
 func (e *loopEngine) lightest(l *loop.Loop) *loop.Loop {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.active < 2 {
+	if e.share.active < 2 {
 		return l
 	}
-	now := time.Now()
-	least := e.loops[0]
-	for _, m := range e.loops[1:e.active] {
-		if m.Busy(now) < least.Busy(now) {
-			least = m
-		}
-	}
-	return least.Loop
+	return e.loops[e.share.lightest(e.busy(time.Now()))]
 }
 
-// look is in the goroutine of a loop, which has just learned how busy it is. It
-// has others help, or does with fewer.
-func (e *loopEngine) look(m *member) {
+// look has the loops share the load as one of them calls for, which has just
+// learned how busy it is.
+func (e *loopEngine) look(number int, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := m.Now()
-	if m.Busy(now) >= busyShare {
-		m.hot++
-	} else {
-		m.hot = 0
-	}
-	if now.Sub(e.since) < settleTime {
+	i, j, oneOf := e.share.look(number, e.busy(now), runtime.GOMAXPROCS(0), now)
+	if oneOf == 0 {
 		return
 	}
-	switch {
-	case m.hot >= busyWindows:
-		if to := e.helper(m, now); to != nil {
-			e.since = now
-			handOver(m.Loop, to.Loop, 2)
-		}
-	case e.active > 1 && e.calm(m, now):
-		e.active--
-		e.since = now
-		last := e.loops[e.active].Loop
-		last.Post(func() { handOver(last, e.loops[0].Loop, 1) })
-	}
-}
-
-// helper requires mu. It returns the loop that takes half of a busy one's
-// connections: one more if there may be, or one that is not half as busy.
-func (e *loopEngine) helper(m *member, now time.Time) *member {
-	for _, other := range e.loops[:e.active] {
-		if other.Busy(now) < busyShare/2 {
-			return other
-		}
-	}
-	if e.active == runtime.GOMAXPROCS(0) {
-		return nil
-	}
-	if e.active == len(e.loops) {
+	if j == len(e.loops) {
 		if _, err := e.open(); err != nil {
-			return nil // no descriptors: those that there are have to do
+			e.share.active-- // no descriptors: the loops that there are have to do
+			return
 		}
 	}
-	e.active++
-	return e.loops[e.active-1]
-}
-
-// calm requires mu. It reports whether one loop less would do.
-func (e *loopEngine) calm(m *member, now time.Time) bool {
-	together := 0
-	for _, each := range e.loops[:e.active] {
-		together += each.Busy(now)
-	}
-	if together > calmShare {
-		m.calm = time.Time{}
-		return false
-	}
-	if m.calm.IsZero() {
-		m.calm = now
-	}
-	return now.Sub(m.calm) >= calmTime
+	from, to := e.loops[i], e.loops[j]
+	from.Post(func() { handOver(from, to, oneOf) })
 }
 
 // handOver moves one of so many of a loop's pairs to another loop, and returns how
 // many those are. It is called in the goroutine of the loop that gives.
 func handOver(from, to *loop.Loop, oneOf int) (moved int) {
-	seen := make(map[*pair]bool)
-	for _, h := range from.Handlers() {
-		if p, ok := h.(*pair); ok && !seen[p] {
-			seen[p] = true
-			if len(seen)%oneOf == 0 && p.move(to) {
-				moved++
-			}
+	for _, p := range chosen(from.Handlers(), oneOf) {
+		if p.move(to) {
+			moved++
 		}
 	}
 	return moved
 }
 
+// chosen returns one of so many of the pairs that there are among handlers, each
+// of which may be there twice.
+func chosen(handlers []loop.Handler, oneOf int) (pairs []*pair) {
+	seen := make(map[*pair]bool)
+	for _, h := range handlers {
+		if p, ok := h.(*pair); ok && !seen[p] {
+			seen[p] = true
+			if len(seen)%oneOf == 0 {
+				pairs = append(pairs, p)
+			}
+		}
+	}
+	return pairs
+}
+
 // move gives the pair to another loop, unless it is ending, or has not begun, or
 // has more to do in this one's next turn: then it stays. It reports whether it goes.
 func (p *pair) move(to *loop.Loop) bool {
-	if p.over || p.queued || p.start != nil || !p.s.carriedOn(func() {
+	if p.over || p.queued || p.start != nil || !p.s.unlessStopped(func() {
 		p.loop.ClearTimer(&p.timer)
 		p.loop.Detach(p.client)
 		p.loop.Detach(p.relay)
@@ -154,7 +184,7 @@ func (p *pair) move(to *loop.Loop) bool {
 	}) {
 		return false
 	}
-	to.Post(func() { p.contain(p.arrive) })
+	to.Post(func() { contain(p, p.arrive) })
 	return true
 }
 

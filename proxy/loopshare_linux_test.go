@@ -5,8 +5,16 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"relayedge/proxy/loop"
 )
 
 // Pairs that are moved from loop to loop while bytes pass lose none, and end as
@@ -39,14 +47,14 @@ func testPairsMove(t *testing.T, w way) {
 	if _, err := engine.open(); err != nil {
 		t.Fatal(err)
 	}
-	engine.active = 2
-	loops := [2]*member{engine.loops[0], engine.loops[1]}
+	engine.share.active = 2
+	loops := slices.Clone(engine.loops)
 	engine.mu.Unlock()
 	moved := 0 // guarded by done
 	for i := range moves {
 		from, to, done := loops[i%2], loops[1-i%2], make(chan struct{})
 		from.Post(func() {
-			moved += handOver(from.Loop, to.Loop, 1+i%3)
+			moved += handOver(from, to, 1+i%3)
 			close(done)
 		})
 		<-done
@@ -90,4 +98,115 @@ func sendUntil(t *testing.T, conn net.Conn, seed uint64, stop <-chan struct{}) {
 			return
 		}
 	}
+}
+
+// pairsOf returns how many pairs a loop carries.
+func pairsOf(l *loop.Loop) int {
+	n := make(chan int)
+	l.Post(func() { n <- len(chosen(l.Handlers(), 1)) })
+	return <-n
+}
+
+// occupy has a loop work without a pause until the end that it returns.
+func occupy(l *loop.Loop) (end func()) {
+	var over atomic.Bool
+	var work func()
+	work = func() {
+		for until := time.Now().Add(10 * time.Millisecond); time.Now().Before(until); {
+		}
+		if !over.Load() {
+			l.Post(work)
+		}
+	}
+	l.Post(work)
+	return func() { over.Store(true) }
+}
+
+// A loop that is busy has one more opened, once there are descriptors for it, and
+// gives half of its pairs to it; when all is calm, that one gives them back.
+func TestLoopsShareTheLoad(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	t.Run(engineMark+"loop", func(t *testing.T) {
+		e := newKernelEdge(t, plainWay, nil)
+		engine := e.server.engine.(*loopEngine)
+		var clients, relays []party
+		for range 4 {
+			client, relay := e.pair()
+			clients, relays = append(clients, client), append(relays, relay)
+		}
+		state := func() (loops []*loop.Loop, share loopShare) {
+			engine.mu.Lock()
+			defer engine.mu.Unlock()
+			return engine.loops, engine.share
+		}
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		none := limit
+		none.Cur = 0
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+
+		loops, _ := state()
+		end := occupy(loops[0])
+		defer end()
+		waitFor(t, "help was sought", func() bool { _, share := state(); return !share.since.IsZero() })
+		if loops, share := state(); len(loops) != 1 || share.active != 1 {
+			t.Errorf("%d of %d loops are active that cannot be opened", share.active, len(loops))
+		}
+		unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+		waitFor(t, "another loop has half of the pairs", func() bool {
+			loops, _ = state()
+			return len(loops) == 2 && pairsOf(loops[1]) >= len(clients)/2
+		})
+		waitFor(t, "newcomers are given to it", func() bool { return engine.lightest(loops[0]) == loops[1] })
+		end()
+
+		later := time.Now().Add(time.Hour)
+		waitFor(t, "one loop is active", func() bool {
+			later = later.Add(calmTime)
+			engine.look(0, later)
+			_, share := state()
+			return share.active == 1
+		})
+		waitFor(t, "the first loop has all pairs", func() bool { return pairsOf(loops[0]) == len(clients) })
+		if got := engine.lightest(loops[0]); got != loops[0] {
+			t.Error("a newcomer is given to the loop that rests")
+		}
+		for i := range clients {
+			mustWrite(t, clients[i], []byte("x"))
+			wantRead(t, relays[i], []byte("x"))
+		}
+	})
+}
+
+// A pair takes its limits along.
+func TestMovedPairsExpire(t *testing.T) {
+	const idle = time.Second
+	t.Run(engineMark+"loop", func(t *testing.T) {
+		e := newKernelEdge(t, plainWay, func(c *kernelConfig) { c.times = func(q *times) { q.idle = idle } })
+		engine := e.server.engine.(*loopEngine)
+		client, relay := e.pair()
+		began := time.Now()
+		mustWrite(t, client, []byte("x"))
+		wantRead(t, relay, []byte("x"))
+		engine.mu.Lock()
+		from := engine.loops[0]
+		to, err := engine.open()
+		engine.mu.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		from.Post(func() { handOver(from, to, 1) })
+		if n := pairsOf(from); n != 0 {
+			t.Fatalf("%d pairs have stayed", n)
+		}
+		e.wantEnd(IdleTimeout)
+		if took := time.Since(began); took < idle {
+			t.Errorf("it ended after %v", took)
+		}
+	})
 }

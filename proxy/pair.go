@@ -80,17 +80,7 @@ func newPair(f *forwarding, l *loop.Loop, client, relay loop.Stream, header []by
 }
 
 // interrupt ends the pair for the outcome that was named.
-func (p *pair) interrupt() { p.loop.Post(func() { p.contain(p.close) }) }
-
-// contain turns a panic of what does not come by Ready into the end of the pair.
-func (p *pair) contain(f func()) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			p.Panicked(cause)
-		}
-	}()
-	f()
-}
+func (p *pair) interrupt() { p.loop.Post(func() { contain(p, p.close) }) }
 
 // Ready does what a connection has become ready for.
 func (p *pair) Ready(c loop.Stream, e loop.Event) {

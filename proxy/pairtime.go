@@ -28,7 +28,7 @@ func (p *pair) armSilence() {
 }
 
 // Expire ends the pair if a limit has come, and else waits for the next one.
-func (p *pair) Expire() { p.contain(p.look) }
+func (p *pair) Expire() { contain(p, p.look) }
 
 func (p *pair) look() {
 	p.armed = time.Time{}

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"relayedge/internal/memconn"
 	"relayedge/internal/proxyheader"
 	"relayedge/proxy/certs"
 )
@@ -86,7 +85,7 @@ func TestPassthroughInAnyShape(t *testing.T) {
 							t.Errorf("TLV %#x: %q, of a TLS session that is not ours", typ, v)
 						}
 					}
-					server := tls.Server(behind{relay.(*memconn.Conn), io.MultiReader(bytes.NewReader(rest), relay)}, &tls.Config{GetCertificate: store.Certificate})
+					server := tls.Server(unshifted{relay, io.MultiReader(bytes.NewReader(rest), relay)}, &tls.Config{GetCertificate: store.Certificate})
 					if err := server.Handshake(); err != nil {
 						t.Fatal(err)
 					}
@@ -111,14 +110,6 @@ func TestPassthroughInAnyShape(t *testing.T) {
 		}
 	}
 }
-
-// behind is a connection some of whose bytes were read already.
-type behind struct {
-	*memconn.Conn
-	r io.Reader
-}
-
-func (b behind) Read(p []byte) (int, error) { return b.r.Read(p) }
 
 // What comes with the hello, and after it, reaches the relay byte for byte.
 func TestPassthroughIsByteExact(t *testing.T) {

@@ -250,12 +250,18 @@ func (s *session) isCut() bool {
 // carriedBy has another carrier carry the session; nil is a goroutine. It reports
 // false if the session was stopped before: then whoever carried it ends it.
 func (s *session) carriedBy(c carrier) bool {
+	return s.unlessStopped(func() { s.carrier = c })
+}
+
+// unlessStopped changes what stop would interrupt, at a moment at which it does
+// not. It reports false if the session was stopped before.
+func (s *session) unlessStopped(change func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
 		return false
 	}
-	s.carrier = c
+	change()
 	return true
 }
 
@@ -275,18 +281,6 @@ func abort(c net.Conn) {
 	if tcp, ok := c.(interface{ SetLinger(seconds int) error }); ok {
 		tcp.SetLinger(0)
 	}
-}
-
-// carriedOn has the carrier change how it is interrupted, at a moment at which
-// nobody interrupts it. It reports false if somebody has.
-func (s *session) carriedOn(change func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped {
-		return false
-	}
-	change()
-	return true
 }
 
 // release is the end of a carrier, before finish: from here nobody interrupts it.

@@ -87,20 +87,28 @@ func pinConfig(t *testing.T) *tls.Config {
 	return &tls.Config{GetCertificate: openCertificates(t).Certificate, MinVersion: tls.VersionTLS12}
 }
 
-// pin13 is a server after its handshake in TLS 1.3, and its client.
-func pin13(t *testing.T) (*tls.Conn, *pinned, *rekeyer) {
+// pinning is a server after its handshake with a client, of which shake does the
+// other half.
+func pinning(t *testing.T, shake func(own net.Conn)) (*tls.Conn, *pinned) {
 	t.Helper()
 	own, peer := memconn.Pipe(aliceAddr, edgeAddr)
 	s := &switched{Conn: peer}
 	server := tls.Server(s, pinConfig(t))
 	done := make(chan error, 1)
 	go func() { done <- server.Handshake() }()
-	r := rekeying(t, own)
+	shake(own)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 	s.to = new(pinned)
-	return server, s.to, r
+	return server, s.to
+}
+
+// pin13 is a server after its handshake in TLS 1.3, and its client.
+func pin13(t *testing.T) (server *tls.Conn, socket *pinned, client *rekeyer) {
+	t.Helper()
+	server, socket = pinning(t, func(own net.Conn) { client = rekeying(t, own) })
+	return server, socket, client
 }
 
 // A read that would block fails, and only that: whatever stands in the stream, cut
@@ -178,19 +186,10 @@ func feedByteByByte(t *testing.T, server *tls.Conn, socket *pinned, whole []byte
 }
 
 // pin12 is a server after its handshake in TLS 1.2, and its client's sending side.
-func pin12(t *testing.T) (*tls.Conn, *pinned, *sealer) {
+func pin12(t *testing.T) (server *tls.Conn, socket *pinned, client *sealer) {
 	t.Helper()
-	own, peer := memconn.Pipe(aliceAddr, edgeAddr)
-	s := &switched{Conn: peer}
-	server := tls.Server(s, pinConfig(t))
-	done := make(chan error, 1)
-	go func() { done <- server.Handshake() }()
-	client := sealing(t, own)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	s.to = new(pinned)
-	return server, s.to, client
+	server, socket = pinning(t, func(own net.Conn) { client = sealing(t, own) })
+	return server, socket, client
 }
 
 // In TLS 1.2 a read that returns data looks at an alert that stands behind it, and

@@ -75,10 +75,10 @@ func (w *watch) hasEnded(s *speaker) bool {
 }
 
 // armClient sets the read deadline under which the client is waited for.
-func (w *watch) armClient() { w.armLocked(&w.client) }
-func (w *watch) armRelay()  { w.armLocked(&w.relay) }
+func (w *watch) armClient() { w.armReader(&w.client) }
+func (w *watch) armRelay()  { w.armReader(&w.relay) }
 
-func (w *watch) armLocked(r *reader) {
+func (w *watch) armReader(r *reader) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.arm(r)

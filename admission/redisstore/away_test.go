@@ -6,33 +6,18 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"relayedge/admission"
+	"relayedge/internal/testlog"
 	"relayedge/internal/testport"
 	"relayedge/internal/testredis"
 )
 
 // lines collects what is logged.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
+type lines struct{ testlog.Log }
 
 func (l *lines) count(what string) int { return strings.Count(l.String(), what) }
 

@@ -36,8 +36,8 @@ type Followed struct {
 	line      *handover.Line
 	holds     *admission.Predecessor
 	other     func(handover.Message)
-	whole     chan struct{} // closed when it has told all
-	final     sync.Once     // closes whole
+	final     chan struct{} // closed when it has told all, and decides no longer
+	once      sync.Once     // closes final
 	gone      chan struct{} // closed when it has ended
 
 	// Guarded by successor.mu.
@@ -63,7 +63,7 @@ func NewSuccessor(gate *admission.Gate, requests Requests) *Successor {
 // Follow begins to follow an older process, on a line that it takes over. other is
 // called, by one goroutine, with the messages that are not this package's.
 func (s *Successor) Follow(line *handover.Line, other func(handover.Message)) *Followed {
-	f := &Followed{successor: s, line: line, holds: s.gate.Predecessor(), other: other, whole: make(chan struct{}), gone: make(chan struct{})}
+	f := &Followed{successor: s, line: line, holds: s.gate.Predecessor(), other: other, final: make(chan struct{}), gone: make(chan struct{})}
 	s.mu.Lock()
 	s.elders = append(s.elders, f)
 	s.mu.Unlock()
@@ -71,10 +71,10 @@ func (s *Successor) Follow(line *handover.Line, other func(handover.Message)) *F
 	return f
 }
 
-// Whole reports whether the older process has told all, and decides no longer.
-func (f *Followed) Whole() bool {
+// Final reports whether the older process has told all, and decides no longer.
+func (f *Followed) Final() bool {
 	select {
-	case <-f.whole:
+	case <-f.final:
 		return true
 	default:
 		return false
@@ -110,7 +110,7 @@ func (s *Successor) Await(latest *Followed, patience time.Duration) error {
 
 func (f *Followed) toldAll(late <-chan time.Time) error {
 	select {
-	case <-f.whole:
+	case <-f.final:
 	case <-f.gone:
 	case <-late:
 		return errors.New("an older process does not tell what it holds")
@@ -189,7 +189,7 @@ func (f *Followed) hear(m handover.Message) bool {
 	case m.Kind == kindWhole:
 		f.line.Send(handover.Message{Kind: kindHeld}) // who does not hear it has ended
 	case m.Kind == kindFinal:
-		f.final.Do(func() { close(f.whole) })
+		f.once.Do(func() { close(f.final) })
 	case m.Kind == kindAsk, m.Kind == kindCount:
 		return f.ask(m)
 	case m.Kind == kindWindows, m.Kind == kindCredentials:

@@ -112,8 +112,6 @@ func readTold(b []byte) (t admission.Told, err error) {
 	return t, r.err()
 }
 
-// question and its answer
-
 func appendAsk(b []byte, number uint64, q admission.Question) []byte {
 	b = binary.BigEndian.AppendUint64(b, number)
 	b = append(b, boolByte(q.All))

@@ -18,7 +18,11 @@ func command() *cobra.Command {
 	root.AddCommand(
 		runCommand(),
 		service.CheckCommand((*policy.Policy).NeedRelay, lookAtMachine),
-		service.ReloadCommand("relaycore", (*policy.Policy).NeedRelay, func(p *policy.Policy) string { return p.Relay.Control.Socket }),
+		service.ReloadCommand(service.Program{
+			Name:   "relaycore",
+			Need:   (*policy.Policy).NeedRelay,
+			Socket: func(p *policy.Policy) string { return p.Relay.Control.Socket },
+		}),
 		tryCommand(),
 		service.VersionCommand("relaycore"),
 		service.ManCommand([][2]string{

@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"relayedge/cmd/internal/service"
+	"relayedge/internal/testlog"
 	"relayedge/internal/testport"
 )
 
@@ -154,22 +154,7 @@ func TestTryTimeout(t *testing.T) {
 }
 
 // lines is a log that can be read while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type lines struct{ testlog.Log }
 
 // find waits for the expression's group in the log.
 func (l *lines) find(t *testing.T, expression string) string {

@@ -12,6 +12,13 @@ import (
 
 func main() { service.Main(command()) }
 
+// edgeProgram is whose process reload, upgrade, status and top ask.
+var edgeProgram = service.Program{
+	Name:   "relayedge",
+	Need:   (*policy.Policy).NeedEdge,
+	Socket: func(p *policy.Policy) string { return p.Control.Socket },
+}
+
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "relayedge",
@@ -20,10 +27,10 @@ func command() *cobra.Command {
 	root.AddCommand(
 		runCommand(),
 		service.CheckCommand((*policy.Policy).NeedEdge, lookAtMachine),
-		service.ReloadCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket }),
+		service.ReloadCommand(edgeProgram),
 		statusCommand(),
 		topCommand(),
-		service.UpgradeCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket }),
+		service.UpgradeCommand(edgeProgram),
 		probeCommand(),
 		schemaCommand(),
 		service.VersionCommand("relayedge"),

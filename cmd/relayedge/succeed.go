@@ -153,17 +153,17 @@ func (h *heritage) requestSecret() []byte {
 // this one accepts. join goes on as the edge of a fleet that the older one was.
 func (h *heritage) take(successor *succession.Successor, manager *sdnotify.Manager, serving <-chan struct{}, join func([]byte) error) error {
 	<-serving
-	known := h.hello.Older // of the even older processes that live, how many must be followed
+	missing := h.hello.Older // of the even older processes, how many are not followed yet
 	other := func(m handover.Message) {
 		switch {
 		case m.Kind == saysOlder && len(m.Body) == 1:
-			known = int(m.Body[0])
+			missing = int(m.Body[0])
 		case m.Kind == saysFleet && len(h.fleet) < mostFleetBytes:
 			h.fleet = append(h.fleet, m.Body...)
 		case m.Kind == saysElder && len(m.Files) == 1:
 			if line, err := handover.LineOf(m.Files[0]); err == nil {
 				successor.Follow(line, func(handover.Message) {})
-				known--
+				missing--
 			}
 		}
 	}
@@ -175,9 +175,9 @@ func (h *heritage) take(successor *succession.Successor, manager *sdnotify.Manag
 		if err := successor.Await(elder, readyPatience); err != nil {
 			return err
 		}
-		if h.orphan = !elder.Whole(); h.orphan {
+		if h.orphan = !elder.Final(); h.orphan {
 			<-elder.Gone()
-			if known > 0 {
+			if missing > 0 {
 				return errors.New("the process to take over from has ended, and an older one has taken its place")
 			}
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"relayedge/cmd/internal/policy"
 	"relayedge/cmd/internal/service"
 	"relayedge/internal/status"
 	"relayedge/internal/terminal"
@@ -23,12 +22,8 @@ import (
 // topEvery is how often top looks.
 const topEvery = time.Second
 
-func newAsker() *service.Asker {
-	return service.NewAsker("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
-}
-
 func statusCommand() *cobra.Command {
-	asker := newAsker()
+	asker := service.NewAsker(edgeProgram)
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "status [-c FILE | --socket PATH | --address ADDR] [--json]",
@@ -56,7 +51,7 @@ func statusCommand() *cobra.Command {
 }
 
 func topCommand() *cobra.Command {
-	asker := newAsker()
+	asker := service.NewAsker(edgeProgram)
 	c := &cobra.Command{
 		Use:   "top [-c FILE | --socket PATH | --address ADDR]",
 		Short: "Show what status prints, anew every second, until q or Ctrl-C",

@@ -51,12 +51,12 @@ type upgrades struct {
 	done chan struct{} // closed when another process has taken over for the first time
 
 	// Guarded by mu.
-	mu      sync.Mutex
-	to      int                // the process that has taken over; 0: none has
-	outlive context.CancelFunc // has this one no longer wait for its end; nil: it does not
-	resume  func()             // ends the hold of reloads; nil: there is none
-	back    chan struct{}      // closed when this process serves again
-	first   sync.Once          // closes done
+	mu     sync.Mutex
+	to     int                // the process that has taken over; 0: none has
+	stay   context.CancelFunc // has this one no longer wait for its end; nil: it does not
+	resume func()             // ends the hold of reloads; nil: there is none
+	back   chan struct{}      // closed when this process serves again
+	first  sync.Once          // closes done
 }
 
 func newUpgrades(ctx context.Context, gate *admission.Gate, fleet *fleet, secret []byte, edge *edge, reloader *service.Reloader, manager *sdnotify.Manager, successor *succession.Successor, finish func(), log *slog.Logger) *upgrades {
@@ -293,8 +293,8 @@ func (h *handing) outlive() (open int) {
 	}
 	hostport.KeepFiles(true)
 	h.manager.Retire() // the new one has told that it is the main one
-	h.upgrades.outlive = cancel
-	h.first.Do(func() { close(h.upgrades.done) })
+	h.stay = cancel
+	h.first.Do(func() { close(h.done) })
 	go func() {
 		if !h.edge.server.Outlive(ctx) {
 			return
@@ -315,9 +315,9 @@ func (u *upgrades) alone() {
 	if u.to == 0 {
 		return
 	}
-	if u.outlive != nil {
+	if u.stay != nil {
 		u.log.Warn("the process that had taken over has ended: this one serves again", "pid", u.to)
-		u.outlive()
+		u.stay()
 		if u.edge.relay.server != nil {
 			go u.renew()
 		}
@@ -325,7 +325,7 @@ func (u *upgrades) alone() {
 	if u.resume != nil {
 		u.resume()
 	}
-	u.to, u.outlive, u.resume = 0, nil, nil
+	u.to, u.stay, u.resume = 0, nil, nil
 	u.edge.guard.requests().TakeBack()
 	u.fleet.takeBack()
 	hostport.KeepFiles(false)
@@ -380,13 +380,13 @@ func (u *upgrades) outlast() {
 func (u *upgrades) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.outlive != nil {
-		u.outlive()
+	if u.stay != nil {
+		u.stay()
 	}
 	if u.resume != nil {
 		u.resume()
 	}
-	u.outlive, u.resume = nil, nil
+	u.stay, u.resume = nil, nil
 }
 
 // answer has the control socket answer to the command.

@@ -50,7 +50,6 @@ type Child struct {
 
 	cmd    *exec.Cmd
 	exited chan struct{}
-	state  error // of Wait; to be read after exited
 }
 
 // Start starts this process's program again, as it stands on the disk by now, with
@@ -76,7 +75,7 @@ func Start(environment []string) (*Child, error) {
 	c := &Child{Line: line, PID: cmd.Process.Pid, cmd: cmd, exited: make(chan struct{})}
 	go func() {
 		defer close(c.exited)
-		c.state = cmd.Wait()
+		cmd.Wait() // State tells of it
 	}()
 	return c, nil
 }
@@ -84,7 +83,7 @@ func Start(environment []string) (*Child, error) {
 // Exited is closed when the child has ended.
 func (c *Child) Exited() <-chan struct{} { return c.exited }
 
-// State says how the child has ended.
+// State says how the child has ended, once Exited is closed.
 func (c *Child) State() string { return c.cmd.ProcessState.String() }
 
 // Kill ends the child at once and returns when it has ended.

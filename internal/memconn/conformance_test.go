@@ -3,65 +3,51 @@ package memconn
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
+	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"relayedge/internal/testconn"
 )
 
-// duplex is what the conformance suite needs of a connection; *net.TCPConn has
-// it too, so that the same suite says what a real one does.
-type duplex interface {
-	net.Conn
-	CloseWrite() error
-}
-
-var suite = []struct {
-	name string
-	run  func(t *testing.T, a, b duplex)
-}{
-	{"bytes arrive in order both ways at once", conformCopy},
-	{"writes of several goroutines are not mixed", conformWholeWrites},
-	{"a past deadline fails and its removal heals", conformPastDeadline},
-	{"a deadline that comes ends the wait", conformFutureDeadline},
-	{"close ends a read that waits", conformCloseWakes},
-	{"half-close keeps the other direction", conformHalfClose},
-	{"a write after the peer's close fails in the end", conformPeerClosed},
-	{"any calls may race", conformRacing},
-}
+// conformance is the suite of all connections, and what several writers may do.
+var conformance = append(slices.Clone(testconn.Cases),
+	testconn.Case{Name: "writes of several goroutines are not mixed", Run: conformWholeWrites})
 
 func TestConformance(t *testing.T) {
-	for _, c := range suite {
-		t.Run(c.name, func(t *testing.T) {
+	for _, c := range conformance {
+		run := func(t *testing.T, a, b testconn.Conn) {
+			defer a.Close()
+			defer b.Close()
+			c.Run(t, a, b)
+		}
+		t.Run(c.Name, func(t *testing.T) {
 			t.Run("plain", func(t *testing.T) {
 				a, b := Pipe(addrA, addrB)
-				c.run(t, a, b)
+				run(t, a, b)
 			})
 			t.Run("bubble", func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					a, b := Pipe(addrA, addrB)
-					c.run(t, a, b)
+					run(t, a, b)
 				})
 			})
 			t.Run("kernel", func(t *testing.T) {
 				a, b := loopback(t)
-				c.run(t, a, b)
+				run(t, a, b)
 			})
 		})
 	}
 }
 
 // loopback is a real pair, which holds the suite to what TCP does.
-func loopback(t *testing.T) (a, b duplex) {
+func loopback(t *testing.T) (a, b testconn.Conn) {
 	t.Helper()
 	ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -83,44 +69,7 @@ func loopback(t *testing.T) (a, b duplex) {
 	return client, server
 }
 
-func conformCopy(t *testing.T, a, b duplex) {
-	defer a.Close()
-	defer b.Close()
-	const size = 1 << 20
-	var wg sync.WaitGroup
-	for seed, ends := range [][2]duplex{{a, b}, {b, a}} {
-		from, to := ends[0], ends[1]
-		rng := rand.New(rand.NewPCG(uint64(seed), 0))
-		sent := make([]byte, size)
-		for i := range sent {
-			sent[i] = byte(rng.Uint32())
-		}
-		wg.Go(func() {
-			for rest := sent; len(rest) > 0; {
-				n := min(len(rest), 1+rng.IntN(3*BufferSize/2))
-				if _, err := from.Write(rest[:n]); err != nil {
-					t.Error(err)
-					return
-				}
-				rest = rest[n:]
-			}
-			if err := from.CloseWrite(); err != nil {
-				t.Error(err)
-			}
-		})
-		wg.Go(func() {
-			got, err := io.ReadAll(to)
-			if err != nil || sha256.Sum256(got) != sha256.Sum256(sent) {
-				t.Errorf("%d of %d bytes arrived, or others: %v", len(got), size, err)
-			}
-		})
-	}
-	wg.Wait()
-}
-
-func conformWholeWrites(t *testing.T, a, b duplex) {
-	defer a.Close()
-	defer b.Close()
+func conformWholeWrites(t *testing.T, a, b testconn.Conn) {
 	const writers, size = 4, 2*BufferSize + 11
 	var wg sync.WaitGroup
 	for i := range writers {
@@ -140,139 +89,6 @@ func conformWholeWrites(t *testing.T, a, b duplex) {
 			t.Fatal("two writes were mixed")
 		}
 		seen[p[0]] = true
-	}
-	wg.Wait()
-}
-
-func conformPastDeadline(t *testing.T, a, b duplex) {
-	defer a.Close()
-	defer b.Close()
-	if _, err := b.Write([]byte("waits")); err != nil {
-		t.Fatal(err)
-	}
-	_ = a.SetDeadline(time.Unix(1, 0))
-	for range 2 {
-		if _, err := a.Read(make([]byte, 8)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("Read: %v", err)
-		}
-		if n, err := a.Write([]byte("x")); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("Write: %d, %v", n, err)
-		}
-	}
-	_ = a.SetDeadline(time.Time{})
-	p := make([]byte, 5)
-	if _, err := io.ReadFull(a, p); string(p) != "waits" || err != nil {
-		t.Fatalf("Read: %q, %v", p, err)
-	}
-	if _, err := a.Write([]byte("x")); err != nil {
-		t.Fatalf("Write: %v", err)
-	}
-}
-
-func conformFutureDeadline(t *testing.T, a, b duplex) {
-	defer a.Close()
-	defer b.Close()
-	const wait = 10 * time.Millisecond
-	start := time.Now()
-	_ = a.SetReadDeadline(start.Add(wait))
-	if _, err := a.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("Read: %v", err)
-	}
-	if d := time.Since(start); d < wait {
-		t.Fatalf("Read came back after %v", d)
-	}
-	big := make([]byte, 64<<20) // more than any kernel buffers
-	for wait := wait; ; wait *= 2 {
-		_ = a.SetWriteDeadline(time.Now().Add(wait))
-		n, err := a.Write(big)
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("Write: %d, %v", n, err)
-		}
-		if n > 0 {
-			return
-		}
-		if wait > time.Minute { // on a busy machine a short one is over before the call
-			t.Fatal("a write that met its deadline took nothing")
-		}
-	}
-}
-
-func conformCloseWakes(t *testing.T, a, b duplex) {
-	defer b.Close()
-	done := make(chan error)
-	go func() {
-		_, err := a.Read(make([]byte, 1))
-		done <- err
-	}()
-	_ = a.Close()
-	if err := <-done; !errors.Is(err, net.ErrClosed) {
-		t.Fatalf("Read: %v", err)
-	}
-	if _, err := a.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
-		t.Fatalf("Write: %v", err)
-	}
-	if err := a.Close(); !errors.Is(err, net.ErrClosed) {
-		t.Fatalf("Close: %v", err)
-	}
-	if err := a.SetDeadline(time.Now()); !errors.Is(err, net.ErrClosed) {
-		t.Fatalf("SetDeadline: %v", err)
-	}
-	if n, err := b.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-		t.Fatalf("the peer's Read: %d, %v", n, err)
-	}
-}
-
-func conformHalfClose(t *testing.T, a, b duplex) {
-	defer a.Close()
-	defer b.Close()
-	_, _ = a.Write([]byte("request"))
-	for range 2 {
-		if err := a.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := io.ReadAll(b); string(got) != "request" || err != nil {
-		t.Fatalf("%q, %v", got, err)
-	}
-	if _, err := a.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
-		t.Fatalf("Write after CloseWrite: %v", err)
-	}
-	_, _ = b.Write([]byte("reply"))
-	_ = b.Close()
-	if got, err := io.ReadAll(a); string(got) != "reply" || err != nil {
-		t.Fatalf("%q, %v", got, err)
-	}
-}
-
-func conformPeerClosed(t *testing.T, a, b duplex) {
-	defer a.Close()
-	_ = b.Close()
-	var err error
-	for range 1000 {
-		if _, err = a.Write([]byte("x")); err != nil {
-			break
-		}
-		time.Sleep(time.Millisecond) // a kernel's RST is under way
-	}
-	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
-		t.Fatalf("Write: %v", err)
-	}
-}
-
-// conformRacing is for the race detector, and against a wait without end.
-func conformRacing(t *testing.T, a, b duplex) {
-	var wg sync.WaitGroup
-	for _, c := range []duplex{a, b} {
-		wg.Go(func() { _, _ = io.Copy(io.Discard, c) })
-		wg.Go(func() { _, _ = c.Write(make([]byte, 3*BufferSize)) })
-		wg.Go(func() {
-			for range 100 {
-				_ = c.SetDeadline(time.Now().Add(time.Hour))
-				_ = c.SetReadDeadline(time.Time{})
-				_, _ = c.LocalAddr(), c.RemoteAddr()
-			}
-			_ = c.Close()
-		})
 	}
 	wg.Wait()
 }

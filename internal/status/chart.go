@@ -32,14 +32,13 @@ func charts(s Status) []chart {
 	for i, n := range h.Connections {
 		opens[i] = uint64(max(n, 0))
 	}
-	number := func(n uint64) string { return count(n) }
 	perSecond := func(n uint64) string { return tenths(n) + "/s" }
 	bytes := func(n uint64) string { return size(n/10) + "/s" }
 	drawn := func(title string, of []chartColumn, write func(uint64) string) chart {
 		return draw(s, title, of, write)
 	}
 	return []chart{
-		drawn("Open connections", []chartColumn{{"connections", "open", opens}}, number),
+		drawn("Open connections", []chartColumn{{"connections", "open", opens}}, count[uint64]),
 		drawn("New and refused", []chartColumn{{"accepted", "new", rates(s, h.Accepted)}, {"rejections", "refused or cut", rates(s, h.Rejections)}}, perSecond),
 		drawn("Bytes", []chartColumn{{"bytes_in", "in", rates(s, h.BytesIn)}, {"bytes_out", "out", rates(s, h.BytesOut)}}, bytes),
 	}

@@ -79,10 +79,10 @@ func (r *Recorder) Fill(s *Status, now time.Time, f Figures) {
 	defer r.mu.Unlock()
 	at := now.Sub(r.start)
 	s.At, s.Started, s.UptimeSecs = now.UTC().Truncate(time.Second), r.start.UTC().Truncate(time.Second), int64(at/time.Second)
-	minute, hour := r.nearest(at-time.Minute), r.nearest(at-hour)
+	minuteAgo, hourAgo := r.nearest(at-time.Minute), r.nearest(at-hour)
 	counts := func(of func(Figures) uint64) Counts {
 		total := of(f)
-		return Counts{total, total - of(minute), total - of(hour)}
+		return Counts{total, total - of(minuteAgo), total - of(hourAgo)}
 	}
 	s.Connections = Connections{f.Connections, counts(func(f Figures) uint64 { return f.Accepted })}
 	s.Handshakes.Done = counts(func(f Figures) uint64 { return f.Handshakes })

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"relayedge/internal/testlog"
 	"relayedge/internal/testport"
 )
 
@@ -114,7 +115,7 @@ func start(t testing.TB, o Options, certificate, key, dns string) (address, mana
 	if o.Flaky {
 		cmd.Env = append(os.Environ(), "PEBBLE_VA_SLEEPTIME=2", "PEBBLE_WFE_NONCEREJECT=25", "PEBBLE_AUTHZREUSE=50")
 	}
-	var out log
+	var out testlog.Log
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -152,22 +153,4 @@ func start(t testing.TB, o Options, certificate, key, dns string) (address, mana
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprintf("127.0.0.1:%d", testport.Free(t))
-}
-
-// log is what a process has written.
-type log struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }

@@ -9,11 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"relayedge/internal/testlog"
 	"relayedge/internal/testport"
 )
 
@@ -29,7 +29,7 @@ type Server struct {
 	t      testing.TB
 	name   string
 	args   []string
-	out    log
+	out    testlog.Log
 	cmd    *exec.Cmd     // nil while it is stopped
 	exited chan struct{} // closed at the end of cmd
 }
@@ -231,23 +231,5 @@ func (s *Server) Monitor() (stop func() string) {
 }
 
 const monitorsEnd = "the-monitor-s-end"
-
-// log is what a process has written.
-type log struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
 
 var errProtocol = errors.New("the answer is none of Redis")

@@ -56,8 +56,9 @@ type acceptor struct {
 // Accept has the loop take the newcomers of a listener: a TCP or unix listener of
 // the net package, or one that embeds it. It returns what stops that, which may
 // be called from any goroutine but the loop's; after it Take is not called. The
-// listener stays the caller's to close and, if it has OnPause, to pause, which may come first: then Failed is told
-// of net.ErrClosed, unless there is nobody to accept.
+// listener stays the caller's to close, and to pause if it has OnPause. If it is
+// closed before the stop, Failed is told of net.ErrClosed, unless there is nobody
+// to accept.
 func (l *Loop) Accept(listener net.Listener, takes Accepts) (stop func(), err error) {
 	a := &acceptor{loop: l, takes: takes, unix: listener.Addr().Network() == "unix"}
 	if tcp, ok := listener.Addr().(*net.TCPAddr); ok {

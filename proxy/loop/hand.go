@@ -16,8 +16,9 @@ func (l *Loop) Hand(c Stream, h Handler) error {
 	return fmt.Errorf("a loop cannot watch a %T", c)
 }
 
-// Detach takes a connection from its handler, which is told nothing more, so that
-// another loop may have it. It is called in the loop's goroutine.
+// Detach takes a socket from its handler, which is told nothing more, so that
+// another loop may have it. It is called in the loop's goroutine. A connection in
+// memory stays where it is.
 func (l *Loop) Detach(c Stream) {
 	if c, ok := c.(watchable); ok {
 		c.detach()

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"relayedge/internal/testconn"
 )
 
 // patience is how long a test waits for what has to come, on whatever machine.
@@ -79,7 +81,7 @@ func unixPath(t testing.TB) string {
 }
 
 // connected returns a connection of the loop's and its peer of the net package's.
-func connected(t testing.TB, l *Loop, network string) (c *Conn, peer duplex) {
+func connected(t testing.TB, l *Loop, network string) (c *Conn, peer testconn.Conn) {
 	t.Helper()
 	address := "127.0.0.1:0"
 	if network == "unix" {
@@ -97,7 +99,7 @@ func connected(t testing.TB, l *Loop, network string) (c *Conn, peer duplex) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { accepted.Close() })
-	return c, accepted.(duplex)
+	return c, accepted.(testconn.Conn)
 }
 
 // both returns two connections of the loop's that are each other's peers.
@@ -132,11 +134,6 @@ func within[T any](t testing.TB, c <-chan T, what string) (v T) {
 		t.Fatalf("not within %v: %s", patience, what)
 	}
 	return v
-}
-
-type duplex interface {
-	net.Conn
-	CloseWrite() error
 }
 
 // together has the tests make the calls of a turn as many together as there are.

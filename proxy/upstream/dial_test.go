@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"relayedge/internal/memconn"
+	"relayedge/internal/testlog"
 )
 
 // relays are the stand-ins of several addresses, each of which does as it is told.
@@ -258,7 +259,7 @@ func TestLocalCausesAmongSeveral(t *testing.T) {
 func TestLocalCausesAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRelays()
-		var log logText
+		var log testlog.Log
 		u := New("relay", withAddresses("a:1"), slog.New(slog.NewTextHandler(&log, nil)), r.dial)
 		r.set("a:1", syscall.EADDRNOTAVAIL)
 		for range 1000 { // 20 seconds

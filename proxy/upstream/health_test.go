@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"relayedge/internal/memconn"
+	"relayedge/internal/testlog"
 )
 
 // running runs the checks until the test's end.
@@ -159,7 +160,7 @@ func TestChecksDoNotOverlap(t *testing.T) {
 func TestChecksTellHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRelays()
-		var log logText
+		var log testlog.Log
 		u := New("relay", checking("a:1", "b:1"), slog.New(slog.NewTextHandler(&log, nil)), r.dial)
 		running(t, u)
 		r.set("a:1", syscall.ECONNREFUSED)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"relayedge/internal/sockopt"
+	"relayedge/internal/testlog"
 )
 
 // relayOn listens on a loopback address and accepts whatever comes.
@@ -76,7 +77,7 @@ func TestSourcesPassOn(t *testing.T) {
 	cfg.SourceAddresses = prefixes("203.0.113.0/30", "127.0.0.9/32")
 	New("relay", cfg, slog.New(slog.DiscardHandler), nil).wantFrom(t, "127.0.0.9", "127.0.0.9", "127.0.0.9")
 
-	var log logText
+	var log testlog.Log
 	cfg.SourceAddresses = prefixes("203.0.113.9/32")
 	u := New("relay", cfg, slog.New(slog.NewTextHandler(&log, nil)), nil)
 	_, err := u.Dial(t.Context())

@@ -8,35 +8,17 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"relayedge/internal/memconn"
+	"relayedge/internal/testlog"
 )
 
 func validConfig() Config {
 	return Config{Addresses: []string{"127.0.0.1:7777"}, ClientAddress: "proxy-v2", ChannelBindingTLV: 228, ConnectTimeoutSecs: 5}
-}
-
-// logText is a log that is read while a timer may write it.
-type logText struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // hangUp does with a link what a session does at its end.
@@ -113,7 +95,7 @@ func TestUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		relay := memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777"))
 		var dialErr error
-		var log logText
+		var log testlog.Log
 		u := New("relay", validConfig(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context, network, address string) (net.Conn, error) {
 			if network != "tcp" || address != "127.0.0.1:7777" {
 				t.Errorf("dialled %s %s", network, address)
@@ -160,7 +142,7 @@ func TestUp(t *testing.T) {
 func TestFlappingIsNotAStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		relay := memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777"))
-		var log logText
+		var log testlog.Log
 		fails := false
 		u := New("relay", validConfig(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if fails {
@@ -195,7 +177,7 @@ func TestFlappingIsNotAStorm(t *testing.T) {
 func TestTheLogIsRightInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		relay := memconn.Listen(netip.MustParseAddrPort("127.0.0.1:7777"))
-		var log logText
+		var log testlog.Log
 		fails := true
 		u := New("relay", validConfig(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if fails {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"relayedge/cmd/internal/policy"
 	"relayedge/internal/control"
 )
 
@@ -30,10 +29,9 @@ type Asker struct {
 	address string // a flag
 }
 
-// NewAsker returns an asker of the program of that name; socket is where a policy of
-// its has the control socket.
-func NewAsker(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *Asker {
-	a := &Asker{meant: newMeant(name, need, socket)}
+// NewAsker returns an asker of a program's process.
+func NewAsker(p Program) *Asker {
+	a := &Asker{meant: newMeant(p)}
 	a.instead, a.bare = "ask it at its metrics address, as in --address 127.0.0.1:9090", ": --address 127.0.0.1:9090 asks it at its metrics address"
 	return a
 }
@@ -61,18 +59,8 @@ func (a *Asker) Get(ctx context.Context, path string, into any) error {
 }
 
 func (a *Asker) getBySocket(ctx context.Context, path string, into any) error {
-	at, err := a.controlSocket()
+	at, err := a.find(ctx)
 	if err != nil {
-		return err
-	}
-	var there process
-	if err := control.Ask(ctx, at, "GET", processPath, &there); err != nil {
-		return a.advise(err)
-	}
-	if there.Program != a.name {
-		return fmt.Errorf("the process at %s is %s, and not %s; --socket names another one", at, there.Program, a.name)
-	}
-	if err := there.is(a.name, a.file, at); err != nil {
 		return err
 	}
 	return control.Ask(ctx, at, "GET", path, into)
@@ -86,7 +74,7 @@ func (a *Asker) getAt(ctx context.Context, path string, into any) error {
 	transport := &http.Transport{DisableKeepAlives: true}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return fmt.Errorf("nothing answers at the metrics address %s: %w; is %s running, with metrics.enabled and this metrics.bind_addr?", a.address, err, a.name)
+		return fmt.Errorf("nothing answers at the metrics address %s: %w; is %s running, with metrics.enabled and this metrics.bind_addr?", a.address, err, a.Name)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
@@ -97,7 +85,7 @@ func (a *Asker) getAt(ctx context.Context, path string, into any) error {
 		return fmt.Errorf("the process at %s answers with the status %s: %s", a.address, response.Status, firstLine(body))
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("the process at %s answers with something else than %s does: %w", a.address, a.name, err)
+		return fmt.Errorf("the process at %s answers with something else than %s does: %w", a.address, a.Name, err)
 	}
 	return nil
 }

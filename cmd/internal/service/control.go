@@ -106,18 +106,17 @@ const lastReload = 2 * time.Second
 // reloadTime is how long a reload may take for the command that waits for it.
 const reloadTime = time.Minute
 
-// ReloadCommand asks the running process to reload. socket is where a policy of
-// the command has its control socket, and unit the name of its usual unit.
-func ReloadCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
-	meant := newMeant(name, need, socket)
+// ReloadCommand asks the running process to reload.
+func ReloadCommand(p Program) *cobra.Command {
+	meant := newMeant(p)
 	meant.instead = "send SIGHUP to the process in place of this"
-	if name != "relaycore" { // which does not run without a policy
+	if p.Name != "relaycore" { // which does not run without a policy
 		meant.bare = ", and nothing to read again"
 	}
 	c := &cobra.Command{
 		Use:   "reload [-c FILE | --socket PATH]",
 		Short: "Have the running process put its changed policy file in force, or say why not",
-		Long: `Have the running ` + name + ` read its policy file again and put it in force.
+		Long: `Have the running ` + p.Name + ` read its policy file again and put it in force.
 
 It prints one line for each key that has changed, and which of them take a
 restart. If anything is wrong, with the file or with what it names, it prints all
@@ -149,19 +148,25 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 	return c
 }
 
+// Program is what a command has to know of the program whose process it asks.
+type Program struct {
+	Name   string
+	Need   func(*policy.Policy) error  // whether a policy has what the program needs
+	Socket func(*policy.Policy) string // its control socket by a policy; empty: it has none
+}
+
 // meant is the process that a command is for, by its flags.
 type meant struct {
-	name, usual string
-	need        func(*policy.Policy) error
-	socket      func(*policy.Policy) string
-	file, at    string // flags
+	Program
+	usual    string // the control socket, unless a policy says another
+	file, at string // flags
 
 	instead string // what to do where a policy has no control socket
 	bare    string // the rest of a sentence: "One that runs without a policy file has no control socket"; empty: there is none such
 }
 
-func newMeant(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *meant {
-	return &meant{name: name, usual: socket(policy.Default()), need: need, socket: socket}
+func newMeant(p Program) *meant {
+	return &meant{Program: p, usual: p.Socket(policy.Default())}
 }
 
 // flags adds the flags that say which process it is.
@@ -180,7 +185,7 @@ func (m *meant) find(ctx context.Context) (at string, err error) {
 	if err := control.Ask(ctx, at, "GET", processPath, &there); err != nil {
 		return "", m.advise(err)
 	}
-	if err := there.is(m.name, m.file, at); err != nil {
+	if err := there.is(m.Name, m.file, at); err != nil {
 		return "", &Refusal{Cause: err}
 	}
 	return at, nil
@@ -190,7 +195,7 @@ func (m *meant) find(ctx context.Context) (at string, err error) {
 // that name which reads the file, or any of its files if none is named.
 func (p process) is(name, file, socket string) error {
 	if p.Program != name {
-		return fmt.Errorf("the process at %s is %s; ask it by %s reload", socket, p.Program, p.Program)
+		return fmt.Errorf("the process at %s is %s, and not %s; --socket names another one", socket, p.Program, name)
 	}
 	if file == "" {
 		return nil
@@ -206,16 +211,17 @@ func (p process) is(name, file, socket string) error {
 }
 
 // controlSocket finds the socket of the process that is meant.
-func (m *meant) controlSocket() (at string, err error) {
+func (m *meant) controlSocket() (string, error) {
 	if m.file == "" {
 		return cmp.Or(m.at, m.usual), nil
 	}
-	p, err := LoadPolicy(m.file, m.need)
+	p, err := LoadPolicy(m.file, m.Need)
 	if err != nil {
 		// The process would say the same of it.
 		return "", &Refusal{Cause: err}
 	}
-	if at = m.socket(p); at == "" {
+	at := m.Socket(p)
+	if at == "" {
 		return "", &Refusal{Cause: fmt.Errorf("%s: has no control socket; %s, and write one for the next start", m.file, m.instead)}
 	}
 	return at, nil
@@ -227,14 +233,14 @@ func (m *meant) advise(err error) error {
 	if !ok {
 		return err
 	}
-	advice := "is " + m.name + " running, and has its log a line about the control socket?"
+	advice := "is " + m.Name + " running, and has its log a line about the control socket?"
 	switch {
 	case errors.Is(unreachable, fs.ErrPermission):
 		advice = "only the user of the process and root may connect; is this another user?"
 	case errors.Is(unreachable, fs.ErrNotExist):
-		advice = "is " + m.name + " running, with this socket? -c FILE takes that of a policy as it is written at the moment, --socket PATH another one: that of the start, if control.socket has changed since"
+		advice = "is " + m.Name + " running, with this socket? -c FILE takes that of a policy as it is written at the moment, --socket PATH another one: that of the start, if control.socket has changed since"
 	case errors.Is(unreachable, syscall.ECONNREFUSED):
-		advice = "the process that had this socket has ended; start " + m.name
+		advice = "the process that had this socket has ended; start " + m.Name
 		if m.file == "" {
 			advice += ", or say which one is meant by -c FILE or --socket PATH"
 		}

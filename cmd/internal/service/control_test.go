@@ -133,10 +133,14 @@ func TestEndWithAReloadThatRuns(t *testing.T) {
 	}
 }
 
+func programNamed(name string) Program {
+	return Program{Name: name, Need: (*policy.Policy).NeedEdge, Socket: func(p *policy.Policy) string { return p.Control.Socket }}
+}
+
 // reloadLine runs the command line reload.
 func reloadLine(args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	c := ReloadCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
+	c := ReloadCommand(programNamed("relayedge"))
 	status = Execute(context.Background(), c, args, &out, &errs)
 	return status, out.String(), errs.String()
 }
@@ -183,8 +187,8 @@ func TestReloadOfAnotherProcess(t *testing.T) {
 		t.Errorf("status %d, %q, %q", status, out, errs)
 	}
 	var out, errs bytes.Buffer
-	c := ReloadCommand("relaycore", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
-	if status := Execute(t.Context(), c, []string{"--socket", socket}, &out, &errs); status != 1 || !strings.Contains(errs.String(), "is relayedge; ask it by relayedge reload") {
+	c := ReloadCommand(programNamed("relaycore"))
+	if status := Execute(t.Context(), c, []string{"--socket", socket}, &out, &errs); status != 1 || !strings.Contains(errs.String(), socket+" is relayedge, and not relaycore; --socket names another one") {
 		t.Errorf("status %d, %q, %q", status, out.String(), errs.String())
 	}
 	r.counts(0, 0)
@@ -242,7 +246,7 @@ func TestReloadCommandWithoutProcess(t *testing.T) {
 		t.Errorf("status %d, %q", status, errs)
 	}
 	var out, errs bytes.Buffer
-	c := UpgradeCommand("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
+	c := UpgradeCommand(programNamed("relayedge"))
 	if status := Execute(t.Context(), c, []string{"-c", file}, &out, &errs); status != 1 || !strings.Contains(errs.String(), "no control socket; send SIGUSR2") {
 		t.Errorf("upgrade: status %d, %q", status, errs.String())
 	}

@@ -131,6 +131,17 @@ func (r *Reloader) Reload(ctx context.Context) (Outcome, error) {
 	return o, err
 }
 
+// Hold has no reload begin until release, and waits for one that runs,
+// until ctx ends.
+func (r *Reloader) Hold(ctx context.Context) (release func(), err error) {
+	select {
+	case r.turn <- struct{}{}:
+		return func() { <-r.turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // Stop refuses every later reload, with the words that the process is ending. It
 // waits for one that runs.
 func (r *Reloader) Stop() {
@@ -223,9 +234,12 @@ func (r *Reloader) tell(o Outcome, err error) (Outcome, error) {
 		message = "the policy was reloaded in part: restart"
 	}
 	// One line, however many faults: lines of one kind are folded when they are many.
-	r.Log.Error(message, "error", strings.ReplaceAll(refusal.Cause.Error(), "\n", "; "))
+	r.Log.Error(message, "error", OneLine(refusal.Cause))
 	return o, err
 }
+
+// OneLine is an error on one line of a log.
+func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // keysOf names the keys of changes, of very many the first.
 func keysOf(changes []policyfile.Change) string {

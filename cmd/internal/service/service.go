@@ -1,8 +1,8 @@
 // Package service is what both commands do around what they run: logging,
 // signals, the metrics endpoint, reloads (reload.go) and the control socket that
 // asks for them (control.go), what the service manager is told (supervise.go),
-// memory after a burst (memory.go), check --machine, the subcommands that only
-// differ by name.
+// memory after a burst (memory.go), how many processors it takes (processors.go),
+// check --machine, the subcommands that only differ by name.
 package service
 
 import (
@@ -105,8 +105,8 @@ func Exclude(c *cobra.Command, names ...string) {
 
 // UntilSignal runs serve with a context that SIGTERM or SIGINT ends, and
 // returns what it returns. A second signal does not wait for it: it ends the
-// wait with nil. The memory keeps within its
-// cgroup's, and what a burst has left of it is given back.
+// wait with nil. Meanwhile the memory keeps within its cgroup's, what a burst has
+// left of it is given back, and processors are taken as they are needed.
 func UntilSignal(ctx context.Context, log *slog.Logger, serve func(context.Context) error) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

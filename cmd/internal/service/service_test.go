@@ -108,7 +108,7 @@ func TestCommandLinesThatCannotBeMeant(t *testing.T) {
 // What is no address of a metrics endpoint is told as that, and nothing is looked up.
 func TestAddressOfTheMetrics(t *testing.T) {
 	for _, address := range []string{"foo", "http://127.0.0.1:9090", "9090"} {
-		a := NewAsker("relayedge", (*policy.Policy).NeedEdge, func(p *policy.Policy) string { return p.Control.Socket })
+		a := NewAsker(programNamed("relayedge"))
 		a.address = address
 		if err := a.Get(t.Context(), "/status", nil); err == nil || !strings.Contains(err.Error(), "write host:port, as in 127.0.0.1:9090") {
 			t.Errorf("%s: %v", address, err)

@@ -3,12 +3,10 @@ package service
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"relayedge/cmd/internal/policy"
 	"relayedge/internal/control"
 )
 
@@ -32,15 +30,14 @@ func (u Upgraded) String() string {
 		u.PID, u.Old, u.Open, u.Gap.Round(10*time.Microsecond))
 }
 
-// UpgradeCommand has the running process hand over to a new one. socket is where a
-// policy of the command has its control socket.
-func UpgradeCommand(name string, need func(*policy.Policy) error, socket func(*policy.Policy) string) *cobra.Command {
-	meant := newMeant(name, need, socket)
+// UpgradeCommand has the running process hand over to a new one.
+func UpgradeCommand(p Program) *cobra.Command {
+	meant := newMeant(p)
 	meant.instead, meant.bare = "send SIGUSR2 to the process in place of this", ": send it SIGUSR2 in place of this"
 	c := &cobra.Command{
 		Use:   "upgrade [-c FILE | --socket PATH]",
 		Short: "Have a new process take over from the running one, without a refused connection",
-		Long: `Have the running ` + name + ` start its program again, as it stands on the disk by now,
+		Long: `Have the running ` + p.Name + ` start its program again, as it stands on the disk by now,
 with the same arguments. The new process reads the policy file anew, gets the
 listening sockets and the counts, and serves; the old one serves what it has open
 to its end, and closes what is left behind limits.drain_secs.
@@ -69,17 +66,4 @@ The process is found by its control socket: that of the policy FILE, or PATH, or
 	meant.flags(c)
 	Exclude(c, "config", "socket")
 	return c
-}
-
-// OneLine is an error on one line of a log.
-func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
-
-// Hold has no reload begin until release, and waits for one that runs.
-func (r *Reloader) Hold(ctx context.Context) (release func(), err error) {
-	select {
-	case r.turn <- struct{}{}:
-		return func() { <-r.turn }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
