@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -37,7 +36,7 @@ func statusCommand() *cobra.Command {
 			if !asJSON {
 				return printLines(c.OutOrStdout(), s)
 			}
-			text, err := json.MarshalIndent(s, "", "  ")
+			text, err := status.Document(s)
 			if err != nil {
 				return err
 			}

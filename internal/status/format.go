@@ -1,11 +1,14 @@
 package status
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // How a figure is written. The page's script writes the same in the browser, so
@@ -128,4 +131,25 @@ func plain(s string) string {
 		}
 		return unicode.ReplacementChar
 	}, s)
+}
+
+// Document writes the document as indented JSON, of which a terminal obeys nothing
+// either: what encoding/json leaves as it is and is not printed, it escapes.
+func Document(s Status) ([]byte, error) {
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, 0, len(text))
+	for _, r := range string(text) { // outside of strings there are printed characters and line ends alone
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			out = utf8.AppendRune(out, r)
+		default:
+			for _, unit := range utf16.AppendRune(nil, r) {
+				out = fmt.Appendf(out, `\u%04x`, unit)
+			}
+		}
+	}
+	return out, nil
 }

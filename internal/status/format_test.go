@@ -1,9 +1,12 @@
 package status
 
 import (
+	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 )
 
 func TestFormat(t *testing.T) {
@@ -94,6 +97,26 @@ func TestCut(t *testing.T) {
 }
 
 // The terminal is told everything that the document has, and obeys none of it.
+// The document says the same in every spelling, and no character of it is one that a
+// terminal obeys.
+func TestDocumentOnATerminal(t *testing.T) {
+	name := "a\x1b[2J\x7f\u0085\u009b31m\u200b\u202e\u2028\U000e0041 é 漢\t\"\\<"
+	s := Status{Version: name, Upstreams: []Upstream{{Name: name, Addresses: []Address{{Address: name}}}}}
+	text, err := Document(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range string(text) {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Errorf("%U stands in it", r)
+		}
+	}
+	var got Status
+	if err := json.Unmarshal(text, &got); err != nil || !reflect.DeepEqual(got.Upstreams, s.Upstreams) || got.Version != name {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestLines(t *testing.T) {
 	s := example()
 	text := strings.Join(Lines(s, 0, 0), "\n") + "\n"

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	headerTimeout  = 5 * time.Second
+	requestTimeout = 5 * time.Second
 	maxHeaderBytes = 8 << 10
 	// headerSlop is what net/http adds to its MaxHeaderBytes.
 	headerSlop = 4 << 10
@@ -95,9 +95,10 @@ func (g gatherer) Gather() ([]*dto.MetricFamily, error) {
 // Serve serves on ln until ctx ends, then closes ln and every connection. It returns nil after ctx's end.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{
-		Handler:           s,
-		ReadHeaderTimeout: headerTimeout,
-		MaxHeaderBytes:    maxHeaderBytes - headerSlop,
+		Handler: s,
+		// For the body too, which nobody reads: net/http waits for it behind the answer.
+		ReadTimeout:    requestTimeout,
+		MaxHeaderBytes: maxHeaderBytes - headerSlop,
 		// net/http writes the client's address into its log. What matters of it
 		// is logged here without.
 		ErrorLog: log.New(io.Discard, "", 0),

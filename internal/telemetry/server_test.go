@@ -189,6 +189,28 @@ func TestHeaderTimeout(t *testing.T) {
 	})
 }
 
+// A body that is announced and does not come keeps nobody's place once the answer
+// is given, whatever it was given to.
+func TestBodyThatDoesNotCome(t *testing.T) {
+	for _, head := range []string{
+		"GET /metrics HTTP/1.1\r\nHost: edge\r\nContent-Length: 9\r\n\r\n",
+		"GET /healthz HTTP/1.1\r\nHost: edge\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n",
+		"GET /nowhere HTTP/1.1\r\nHost: edge\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nx",
+		"POST /status HTTP/1.1\r\nHost: edge\r\nTransfer-Encoding: chunked\r\n\r\n",
+	} {
+		inBubble(t, Options{}, func(t *testing.T, e *endpoint) {
+			c := e.dial()
+			_, _ = io.WriteString(c, head)
+			start := time.Now()
+			got, _ := io.ReadAll(c)
+			if took := time.Since(start); !strings.HasPrefix(string(got), "HTTP/1.1 ") || took > 6*time.Second {
+				t.Errorf("%.20q: %.20q, and an end after %v", head, got, took)
+			}
+			_ = c.Close()
+		})
+	}
+}
+
 func TestHeaderBytes(t *testing.T) {
 	for size, want := range map[int]int{7 << 10: 200, 9 << 10: 431, 60 << 10: 431} {
 		inBubble(t, Options{}, func(t *testing.T, e *endpoint) {
