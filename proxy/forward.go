@@ -117,7 +117,7 @@ func (f *forwarding) moveFromClient() error {
 		n, err := 0, error(nil)
 		for n < len(b) && err == nil {
 			var m int
-			m, err = f.tls.Read(b[n:])
+			m, err = f.client.readTLS(f.tls, b[n:])
 			n += m
 		}
 		if n > 0 {
@@ -176,7 +176,7 @@ func (f *forwarding) awaitClient() error {
 // not being read. It comes after the bytes were passed on, so that nothing that
 // came is held back.
 func (f *forwarding) pause() error {
-	debt := f.bucket.Charge(f.times.bytes, 0, time.Now())
+	debt := f.bucket.Charge(f.times.bytes, f.client.records.due(), time.Now())
 	if debt == 0 {
 		return nil
 	}

@@ -91,7 +91,7 @@ func (c *httpClient) retire() {
 // readAhead takes what was read from the socket already, through TLS where it ends here.
 func (c *httpClient) readAhead(p []byte) (int, error) {
 	if tls := c.h.s.secure; tls != nil {
-		return tls.Read(p)
+		return c.h.s.wire.readTLS(tls, p)
 	}
 	return c.h.s.wire.Read(p)
 }
@@ -184,7 +184,7 @@ func (c *httpClient) limit(began time.Time, watching bool) (time.Time, Reason) {
 // pause waits until the byte bucket is out of debt, unless the reader is recalled.
 // The time is not the client's.
 func (c *httpClient) pause() error {
-	debt := c.bucket.Charge(c.h.s.terms.times.bytes, 0, time.Now())
+	debt := c.bucket.Charge(c.h.s.terms.times.bytes, c.h.s.wire.records.due(), time.Now())
 	if debt == 0 {
 		return nil
 	}

@@ -247,7 +247,10 @@ func TestKeyUpdateFloods(t *testing.T) {
 	})
 	t.Run("with data and unread replies", func(t *testing.T) {
 		inBubble(t, func(t *testing.T) {
-			e := newEdge(t, terminating)
+			e := newEdge(t, func(c *edgeConfig) {
+				terminating(c)
+				c.limits.RateLimitBPS, c.limits.RateLimitBurstBytes = 1<<30, 1<<30
+			})
 			r := rekeyingClient(e)
 			relay, _, _ := e.accept()
 			go io.Copy(io.Discard, relay)

@@ -48,6 +48,7 @@ type pair struct {
 	clientEOF, relayEOF   bool   // the end was read; it is passed on once nothing waits
 	clientHup, relayHup   bool   // the end will be read: a short read is not the last
 	clientMore, relayMore bool   // the next turn goes on reading
+	crowded               bool   // the client's records are short
 	clientDone, relayDone bool   // the end was passed on
 	ending                Reason // both streams have ended; the client has not taken all
 	queued, over          bool
@@ -72,7 +73,7 @@ type beginning struct {
 func newPair(f *forwarding, l *loop.Loop, client, relay loop.Stream, header []byte, ready time.Time) *pair {
 	p := &pair{
 		s: f.s, loop: l, times: f.times, tls: f.tls, client: client, relay: relay, bucket: f.bucket,
-		start: &beginning{header: header, early: f.early, ready: ready, spoken: f.begun},
+		start: &beginning{header: header, early: f.early, ready: ready, spoken: f.begun}, crowded: f.tls != nil,
 	}
 	p.timer.Owner = p
 	p.s.lighten()

@@ -7,6 +7,13 @@ import (
 	"relayedge/proxy/loop"
 )
 
+const (
+	// crowdedRead is how much is read at once of a client whose records are shorter
+	// than crowdedRecord: each costs a turn some time, however short it is.
+	crowdedRead   = 4 << 10
+	crowdedRecord = 512
+)
+
 // clientWaits reports whether the client is waited for: nothing holds its bytes up.
 func (p *pair) clientWaits() bool {
 	return !p.clientEOF && p.resumeAt.IsZero() && len(p.toRelay.bytes) == 0 && len(p.toClient.bytes) < clientBacklog
@@ -17,24 +24,29 @@ func (p *pair) fromClient() {
 	if p.over || !p.clientWaits() {
 		return
 	}
-	n, err := p.client.TryRead(p.loop.In)
+	in, wire := p.loop.In, p.s.wire
+	if p.crowded {
+		in = in[:crowdedRead]
+	}
+	n, err := p.client.TryRead(in)
 	if err == loop.ErrWouldBlock {
 		return
 	}
-	wire := p.s.wire
+	records := wire.records.whole
 	if n > 0 {
 		now := p.loop.Now()
 		wire.stats.bytesIn.Add(uint64(n))
 		p.bucket.Charge(p.times.bytes, int64(n), now)
 		p.silence.client.moved = now
-		wire.ahead = p.loop.In[:n]
+		wire.ahead = in[:n]
 	} else {
 		wire.readErr = err // what it means for TLS, its next read tells
 	}
 	p.moveClient(p.loop.Plain[:0], false)
-	if n > 0 && !p.over {
+	if n > 0 && !p.over && !p.clientEOF {
+		p.crowded = int(wire.records.whole-records) > n/crowdedRecord
 		p.throttle()
-		p.clientMore = p.clientMore || n == len(p.loop.In) || p.clientHup
+		p.clientMore = p.clientMore || n == len(in) || p.clientHup
 		if p.clientMore {
 			p.again()
 		}
@@ -60,7 +72,7 @@ func (p *pair) moveClient(before []byte, speaks bool) {
 				b = b[:0]
 			}
 			var n int
-			n, err = p.tls.Read(b[len(b):cap(b)])
+			n, err = wire.readTLS(p.tls, b[len(b):cap(b)])
 			b, speaks = b[:len(b)+n], speaks || n > 0
 		}
 	}
@@ -82,7 +94,7 @@ func (p *pair) moveClient(before []byte, speaks bool) {
 // throttle stops reading a client that is over its byte rate: it has been passed
 // on what came.
 func (p *pair) throttle() {
-	if debt := p.bucket.Charge(p.times.bytes, 0, p.loop.Now()); debt > 0 {
+	if debt := p.bucket.Charge(p.times.bytes, p.s.wire.records.due(), p.loop.Now()); debt > 0 {
 		p.s.server.stats.refuse(RateLimit)
 		p.resumeAt = p.loop.Now().Add(debt)
 		p.arm(p.resumeAt)

@@ -119,6 +119,7 @@ func (s *session) secured(conn *tls.Conn) {
 	if s.wire.route != nil { // a CA's validation has none
 		s.upstream = s.wire.route.upstream
 	}
+	s.wire.records.begin()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.secure = conn

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,7 @@ type wire struct {
 	flight []byte  // gathered in the handshake
 
 	ahead   []byte // bytes read from the socket and not taken yet
+	records records
 	readErr error  // how the client's stream ended, kept for the reader
 	route   *route // of its server name, from crypto/tls's callback
 	certErr error  // why there was no certificate for it, from crypto/tls's callback
@@ -83,6 +85,7 @@ func (w *wire) unread(p []byte) { w.ahead = p }
 func (w *wire) Read(p []byte) (int, error) {
 	if len(w.ahead) > 0 {
 		n := copy(p, w.ahead)
+		w.records.saw(p[:n])
 		if w.ahead = w.ahead[n:]; len(w.ahead) == 0 {
 			w.drop()
 		}
@@ -99,6 +102,16 @@ func (w *wire) Read(p []byte) (int, error) {
 	}
 	n, err := w.Socket.Read(p)
 	w.stats.bytesIn.Add(uint64(n))
+	w.records.saw(p[:n])
+	return n, err
+}
+
+// readTLS reads what TLS has for its reader.
+func (w *wire) readTLS(secure *tls.Conn, p []byte) (int, error) {
+	n, err := secure.Read(p)
+	if n > 0 {
+		w.records.data++
+	}
 	return n, err
 }
 
