@@ -87,11 +87,13 @@
 // when something is there to be read: the wire answers errWouldBlock otherwise, and
 // gathers what is written, so that a turn's records leave in one write. The loop
 // says later what became of a write (pair.Wrote), because it makes those of many
-// pairs together. What a peer
-// does not take is bounded by a buffer of the loop's and its TLS records, because
-// the other side is not read until it has gone; clientBacklog bounds what TLS
-// itself answers. One loop accepts; the pairs are shared out among more loops as
-// the load grows (loopshare.go).
+// pairs together. What a peer does not take is bounded by a buffer of the loop's
+// and its TLS records, because the other side is not read until it has gone;
+// clientBacklog bounds what TLS itself answers. One loop accepts; the pairs are
+// shared out among more loops as the load grows (loopshare.go).
+//
+// Under both, what a client may cost is bounded beside its bytes: a TLS record
+// without data is charged as many bytes of data as it costs (records.go).
 //
 // # Requests
 //

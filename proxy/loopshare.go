@@ -133,6 +133,11 @@ func (e *loopEngine) lightest(l *loop.Loop) *loop.Loop {
 func (e *loopEngine) look(number int, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if number >= e.share.active { // what had more to do when it was to rest goes later
+		from, to := e.loops[number], e.loops[0]
+		from.Post(func() { handOver(from, to, 1) })
+		return
+	}
 	i, j, oneOf := e.share.look(number, e.busy(now), runtime.GOMAXPROCS(0), now)
 	if oneOf == 0 {
 		return

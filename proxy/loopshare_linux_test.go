@@ -176,6 +176,12 @@ func TestLoopsShareTheLoad(t *testing.T) {
 		if got := engine.lightest(loops[0]); got != loops[0] {
 			t.Error("a newcomer is given to the loop that rests")
 		}
+
+		// What could not go when the loop was to rest goes when it next looks.
+		loops[0].Post(func() { handOver(loops[0], loops[1], 1) })
+		waitFor(t, "the resting loop has all pairs", func() bool { return pairsOf(loops[1]) == len(clients) })
+		engine.look(1, later)
+		waitFor(t, "the first loop has them again", func() bool { return pairsOf(loops[0]) == len(clients) })
 		for i := range clients {
 			mustWrite(t, clients[i], []byte("x"))
 			wantRead(t, relays[i], []byte("x"))

@@ -138,17 +138,10 @@ func (c *Conn) handledBy() Handler {
 	return c.handler
 }
 
-// Lend gives a connection that a handler has to a goroutine. It is called in the
-// loop's goroutine.
-func (l *Loop) Lend(c Stream) {
-	switch c := c.(type) {
-	case *Conn:
-		c.mu.Lock()
-		c.handler = nil
-		c.mu.Unlock()
-	case Notifier:
-		l.lendNotifier(c)
-	}
+func (c *Conn) lend() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handler = nil
 }
 
 func (c *Conn) TryRead(p []byte) (int, error) {

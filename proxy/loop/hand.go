@@ -16,6 +16,17 @@ func (l *Loop) Hand(c Stream, h Handler) error {
 	return fmt.Errorf("a loop cannot watch a %T", c)
 }
 
+// Lend gives a connection that a handler has to a goroutine. It is called in the
+// loop's goroutine.
+func (l *Loop) Lend(c Stream) {
+	switch c := c.(type) {
+	case watchable:
+		c.lend()
+	case Notifier:
+		l.lendNotifier(c)
+	}
+}
+
 // Detach takes a socket from its handler, which is told nothing more, so that
 // another loop may have it. It is called in the loop's goroutine. A connection in
 // memory stays where it is.
@@ -54,6 +65,7 @@ func (l *Loop) Watches(c any) bool {
 // watchable is a connection of the kernel's.
 type watchable interface {
 	hand(l *Loop, h Handler) error
+	lend()
 	detach()
 	handledBy() Handler
 }

@@ -54,7 +54,7 @@ type notified struct {
 	gone    bool // likewise: the handler has the connection no longer
 }
 
-// hand has a connection in memory report to a handler.
+// handNotifier has a connection in memory report to a handler.
 func (l *Loop) handNotifier(c Notifier, h Handler) {
 	n := &notified{conn: c, handler: h}
 	mark := func() {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -232,11 +231,7 @@ var errEnded = errors.New("the event loop has ended")
 // wake writes to the eventfd, which nobody reads: each write is a change.
 func (p *poller) wake() {
 	one := [8]byte{0: 1}
-	for {
-		if _, errno := write(p.waker, one[:]); errno != syscall.EINTR {
-			return
-		}
-	}
+	write(p.waker, one[:])
 }
 
 // arm sets the timerfd, unless it comes early enough as it is set.
