@@ -24,7 +24,7 @@ type conn struct {
 	entered time.Time
 	timer   *time.Timer // nil: there is no bound
 	placed  bool
-	reading bool // the server waits for bytes
+	reading bool // the server waits for bytes, and found none
 	stage   stage
 	common  bool // counted in of.common
 }
@@ -71,21 +71,32 @@ func (c *conn) giveCommon() {
 	}
 }
 
-func (c *conn) Read(p []byte) (int, error) {
-	c.of.mu.Lock()
-	c.reading = true
+func (c *conn) Read(p []byte) (int, error) { return c.read(p) }
+
+// wait says whether the server waits for bytes, of which it would take size. The
+// caller holds of.mu.
+func (c *conn) wait(waits bool, size int) {
+	c.reading = waits
 	switch {
+	case !waits:
 	case c.stage == asking:
 		c.of.changed.Broadcast()
-	case c.stage == sending && len(p) > 1:
+	case c.stage == sending && size > 1:
 		// net/http sends all of an answer before it reads what is left of the request.
 		// Its watch for the client's end reads a single byte, and may begin any time.
 		c.sent()
 	}
+}
+
+// readUnseen is a Read of a connection whose bytes cannot be seen before they are
+// read: it counts as waiting from its beginning to its end.
+func (c *conn) readUnseen(p []byte) (int, error) {
+	c.of.mu.Lock()
+	c.wait(true, len(p))
 	c.of.mu.Unlock()
 	n, err := c.Conn.Read(p)
 	c.of.mu.Lock()
-	c.reading = false
+	c.wait(false, 0)
 	c.of.mu.Unlock()
 	return n, err
 }

@@ -285,6 +285,46 @@ func TestWhoHasAskedIsAnswered(t *testing.T) {
 	}
 }
 
+// The same over real sockets, by a server that waits for ever.
+func TestSilenceOverSockets(t *testing.T) {
+	for _, network := range []string{"tcp", "unix"} {
+		addr := "127.0.0.1:0"
+		if network == "unix" {
+			addr = t.TempDir() + "/s"
+		}
+		ln, err := net.Listen(network, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "done") })}
+		srv.SetKeepAlivesEnabled(false)
+		served := make(chan error, 1)
+		go func() { served <- Serve(srv, ln, Config{Most: 2}) }()
+		for _, sent := range []string{"", "GET", "GET /now HTTP/1.1\r\nHost: house\r\nContent-Length: 9\r\n\r\n"} {
+			for range 10 {
+				c, err := net.Dial(network, ln.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				_, _ = io.WriteString(c, sent)
+			}
+			c, err := net.Dial(network, ln.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			_, _ = io.WriteString(c, get("/now"))
+			if got := status(c); got != 200 {
+				t.Errorf("%s, behind ten times %q: status %d", network, sent, got)
+			}
+			_ = c.Close()
+		}
+		_ = srv.Close()
+		<-served
+	}
+}
+
 // What has come and is not read tells silence from a server that is late.
 func TestUnread(t *testing.T) {
 	for _, network := range []string{"tcp", "unix"} {
@@ -376,6 +416,7 @@ func TestTime(t *testing.T) {
 		h.say(get("/held"))
 		h.want("before", h.say(get("/now")), 503, 0)
 		time.Sleep(all)
+		synctest.Wait()
 		h.want("after", h.say(get("/now")), 200, 0)
 		close(h.release)
 	})
