@@ -94,17 +94,64 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// Who comes too many waits for a place, and has it once there is one.
-func TestPlaces(t *testing.T) {
-	bubble(t, Answers{"POST /do": done}, func(t *testing.T, dial func() net.Conn) {
+// Who has asked nothing makes way for who asks: in a moment if many have just
+// come, at once if they have been there for longer.
+func TestSilenceHoldsNobodyUp(t *testing.T) {
+	for _, part := range []string{"", "P", request[:len(request)-1]} {
+		bubble(t, Answers{"POST /do": done}, func(t *testing.T, dial func() net.Conn) {
+			for range 60 {
+				io.WriteString(dial(), part)
+			}
+			for range 3 {
+				conn := dial()
+				io.WriteString(conn, request)
+				start := time.Now()
+				if got := status(conn); got != 200 || time.Since(start) > 100*time.Millisecond {
+					t.Errorf("after 60 times %q: status %d after %v", part, got, time.Since(start))
+				}
+			}
+			for range maxConnections {
+				io.WriteString(dial(), part)
+			}
+			time.Sleep(time.Second)
+			for range 2 * maxConnections {
+				conn := dial()
+				io.WriteString(conn, request)
+				start := time.Now()
+				if got := status(conn); got != 200 || time.Since(start) != 0 {
+					t.Errorf("beside %q: status %d after %v", part, got, time.Since(start))
+				}
+			}
+		})
+	}
+}
+
+// Who comes while all are being answered waits for the first of them.
+func TestAnswersAreNotEnded(t *testing.T) {
+	const takes = time.Minute
+	slow := func(context.Context) (any, error) {
+		time.Sleep(takes)
+		return "done", nil
+	}
+	bubble(t, Answers{"POST /do": done, "POST /slow": slow}, func(t *testing.T, dial func() net.Conn) {
+		start := time.Now()
+		var busy []net.Conn
 		for range maxConnections {
-			dial() // and says nothing
+			conn := dial()
+			io.WriteString(conn, strings.Replace(request, "/do", "/slow", 1))
+			busy = append(busy, conn)
+			synctest.Wait()
 		}
+		time.Sleep(takes / 2)
 		conn := dial()
 		io.WriteString(conn, request)
-		start := time.Now()
-		if got := status(conn); got != 200 || time.Since(start) != readTime {
-			t.Errorf("status %d after %v, want 200 after %v", got, time.Since(start), readTime)
+		if got := status(conn); got != 200 || time.Since(start) != takes {
+			t.Errorf("status %d after %v, want 200 after %v", got, time.Since(start), takes)
+		}
+		for _, conn := range busy {
+			if got := status(conn); got != 200 || time.Since(start) != takes {
+				t.Errorf("who was being answered: status %d after %v", got, time.Since(start))
+			}
 		}
 	})
 }

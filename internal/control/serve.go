@@ -10,8 +10,9 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
-	"sync"
 	"time"
+
+	"relayedge/internal/places"
 )
 
 // Bounds of a connection.
@@ -69,7 +70,7 @@ func Serve(ctx context.Context, ln net.Listener, answers Answers, told *slog.Log
 		defer cancel()
 		srv.Shutdown(grace)
 	})
-	err := srv.Serve(newBounded(ln))
+	err := places.Serve(srv, ln, places.Config{Most: maxConnections})
 	if !stop() {
 		<-closed
 		err = nil
@@ -83,47 +84,4 @@ func write(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	json.NewEncoder(w).Encode(value)
-}
-
-// bounded is a listener that has at most maxConnections open; the next wait in
-// the kernel's backlog.
-type bounded struct {
-	net.Listener
-	open    chan struct{}
-	closing chan struct{}
-	once    sync.Once
-}
-
-func newBounded(ln net.Listener) *bounded {
-	return &bounded{Listener: ln, open: make(chan struct{}, maxConnections), closing: make(chan struct{})}
-}
-
-func (b *bounded) Accept() (net.Conn, error) {
-	select {
-	case b.open <- struct{}{}:
-	case <-b.closing:
-		return nil, net.ErrClosed
-	}
-	conn, err := b.Listener.Accept()
-	if err != nil {
-		<-b.open
-		return nil, err
-	}
-	return &held{Conn: conn, give: sync.OnceFunc(func() { <-b.open })}, nil
-}
-
-func (b *bounded) Close() error {
-	b.once.Do(func() { close(b.closing) })
-	return b.Listener.Close()
-}
-
-// held is a connection that holds its place until it is closed.
-type held struct {
-	net.Conn
-	give func()
-}
-
-func (h *held) Close() error {
-	defer h.give()
-	return h.Conn.Close()
 }

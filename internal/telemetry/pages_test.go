@@ -120,10 +120,11 @@ func TestPages(t *testing.T) {
 		}
 	})
 	t.Run("the kept connection", func(t *testing.T) {
+		o := o
+		o.Ready = holds
 		inBubble(t, o, func(t *testing.T, e *endpoint) {
-			for range maxCommon {
-				e.dial()
-			}
+			busy := e.hold(7)
+			defer func() { e.answer(busy[6], "GET") }()
 			for path, want := range map[string]int{"/": 503, "/metrics": 200} {
 				c := e.dial()
 				fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)

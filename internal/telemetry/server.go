@@ -15,11 +15,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
+
+	"relayedge/internal/places"
 )
 
 const (
-	requestTimeout = 5 * time.Second
-	maxHeaderBytes = 8 << 10
+	maxConnections    = 8 // one is kept for /metrics
+	connectionTimeout = 30 * time.Second
+	requestTimeout    = 5 * time.Second
+	maxHeaderBytes    = 8 << 10
 	// headerSlop is what net/http adds to its MaxHeaderBytes.
 	headerSlop = 4 << 10
 )
@@ -102,23 +106,22 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		// net/http writes the client's address into its log. What matters of it
 		// is logged here without.
 		ErrorLog: log.New(io.Discard, "", 0),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, c)
-		},
 	}
 	srv.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
-	err := srv.Serve(newSlots(ln, s.log))
+	err := places.Serve(srv, &faults{Listener: ln, log: s.log}, places.Config{
+		Most: maxConnections,
+		Time: connectionTimeout,
+		Kept: func(r *http.Request) bool { return r.URL.Path == "/metrics" },
+		Full: "All connections are in use; the last one is kept for /metrics.",
+	})
 	_ = srv.Close()
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
-
-// connKey is the key of a request's *conn in its context.
-type connKey struct{}
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
@@ -127,11 +130,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "internal error", http.StatusInternalServerError)
 		}
 	}()
-	c, ok := r.Context().Value(connKey{}).(*conn)
-	if ok && r.URL.Path != "/metrics" && !c.takeCommon() {
-		http.Error(w, "All connections are in use; the last one is kept for /metrics.", http.StatusServiceUnavailable)
-		return
-	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "Only GET and HEAD are answered here.", http.StatusMethodNotAllowed)

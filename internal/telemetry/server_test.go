@@ -296,7 +296,7 @@ func TestServeTCP(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, ln) }()
-	for range 20 { // more than there are slots
+	for range 20 { // more than there are places
 		res, err := http.Get("http://" + ln.Addr().String() + "/metrics")
 		if err != nil {
 			t.Fatal(err)

@@ -55,103 +55,119 @@ func TestTotalTimeout(t *testing.T) {
 	})
 }
 
-// spec/003: At most 8 connections are served at once; one of them is kept for /metrics.
-func TestSlots(t *testing.T) {
-	hold := func(e *endpoint, n int) (held []*memconn.Conn) {
-		for range n {
-			held = append(held, e.dial())
-		}
-		return held
+// holds is a Ready that takes 20 seconds.
+func holds() error {
+	time.Sleep(20 * time.Second)
+	return nil
+}
+
+// hold has n connections be answered for as long as the Ready holds takes.
+func (e *endpoint) hold(n int) (busy []*memconn.Conn) {
+	e.t.Helper()
+	for range n {
+		c := e.dial()
+		e.ask(c, "GET", "/readyz")
+		busy = append(busy, c)
 	}
+	return busy
+}
+
+// wantStatus asks for a path and is answered at once.
+func (e *endpoint) wantStatus(path string, want int) {
+	e.t.Helper()
+	c := e.dial()
+	start := time.Now()
+	e.ask(c, "GET", path)
+	if status, body := e.answer(c, "GET"); status != want || time.Since(start) != 0 {
+		e.t.Errorf("%s: %d %q after %v, want %d at once", path, status, body, time.Since(start), want)
+	}
+	synctest.Wait()
+}
+
+// spec/003: At most 8 connections are served at once; one of them is kept for /metrics.
+func TestPlaces(t *testing.T) {
 	t.Run("the eighth is served /metrics alone", func(t *testing.T) {
-		inBubble(t, Options{}, func(t *testing.T, e *endpoint) {
-			hold(e, 7)
-			for _, row := range []struct {
-				path   string
-				status int
-			}{{"/healthz", 503}, {"/readyz", 503}, {"/", 503}, {"/metrics", 200}, {"/metrics", 200}} {
-				c := e.dial()
-				e.ask(c, "GET", row.path)
-				if status, body := e.answer(c, "GET"); status != row.status {
-					t.Errorf("%s: %d %q", row.path, status, body)
+		inBubble(t, Options{Ready: holds}, func(t *testing.T, e *endpoint) {
+			busy := e.hold(7)
+			for path, want := range map[string]int{"/healthz": 503, "/readyz": 503, "/": 503, "/metrics": 200} {
+				e.wantStatus(path, want)
+				e.wantStatus("/metrics", 200)
+			}
+			for _, c := range busy {
+				if status, _ := e.answer(c, "GET"); status != 200 {
+					t.Errorf("a held one: %d", status)
 				}
 			}
+			synctest.Wait()
+			e.wantStatus("/healthz", 200)
 		})
 	})
 	t.Run("the seventh is served anything", func(t *testing.T) {
-		inBubble(t, Options{}, func(t *testing.T, e *endpoint) {
-			hold(e, 6)
-			c := e.dial()
-			e.ask(c, "GET", "/healthz")
-			if status, _ := e.answer(c, "GET"); status != 200 {
-				t.Error(status)
-			}
+		inBubble(t, Options{Ready: holds}, func(t *testing.T, e *endpoint) {
+			busy := e.hold(6)
+			e.wantStatus("/healthz", 200)
+			e.answer(busy[5], "GET")
 		})
 	})
-	t.Run("the ninth waits for a slot", func(t *testing.T) {
-		inBubble(t, Options{}, func(t *testing.T, e *endpoint) {
-			held := hold(e, 8)
+	t.Run("the ninth waits for a place", func(t *testing.T) {
+		many := Family{Name: "big", Kind: Gauge, Label: "reason", Read: func(emit func(string, float64)) {
+			for i := range 10_000 {
+				emit(fmt.Sprint("reason_", i), 1)
+			}
+		}}
+		inBubble(t, Options{Ready: holds, Groups: []Group{{"relayedge", []Family{many}}}}, func(t *testing.T, e *endpoint) {
+			start := time.Now()
+			e.hold(7)
+			eighth := e.dial()
+			e.ask(eighth, "GET", "/metrics") // and does not read
 			ninth := e.dial()
-			e.ask(ninth, "GET", "/metrics")
+			e.ask(ninth, "GET", "/nowhere")
 			_ = ninth.SetReadDeadline(time.Now().Add(4 * time.Second))
 			if n, err := ninth.Read(make([]byte, 1)); n != 0 || err == nil {
 				t.Fatal("a ninth connection was served")
 			}
 			_ = ninth.SetReadDeadline(time.Time{})
-			_ = held[3].Close()
-			start := time.Now()
-			if status, _ := e.answer(ninth, "GET"); status != 200 || time.Since(start) != 0 {
+			if status, _ := e.answer(ninth, "GET"); status != 404 || time.Since(start) != 20*time.Second {
 				t.Fatalf("%d after %v", status, time.Since(start))
 			}
-		})
-	})
-	t.Run("a common slot that came free is taken", func(t *testing.T) {
-		inBubble(t, Options{}, func(t *testing.T, e *endpoint) {
-			held := hold(e, 7)
-			eighth := e.dial()
-			_ = held[0].Close()
-			synctest.Wait()
-			e.ask(eighth, "GET", "/healthz")
-			if status, _ := e.answer(eighth, "GET"); status != 200 {
-				t.Error(status)
+			if status, body := e.answer(eighth, "GET"); status != 200 || !strings.Contains(body, "reason_9999") {
+				t.Errorf("the eighth was ended in its answer: %d, %d bytes", status, len(body))
 			}
 		})
 	})
-	t.Run("every end gives its slot back", func(t *testing.T) {
+}
+
+// Who has asked nothing holds nobody up, whatever is asked for: neither those who
+// have been there for a while nor those who all come at once.
+func TestSilenceHoldsNobodyUp(t *testing.T) {
+	for _, sent := range []string{"", "G", "GET /metrics HTTP/1.1\r\nHost: edge\r\n", "GET /healthz HTTP/1.1\r\nHost: edge\r\nContent-Length: 9\r\n\r\n"} {
 		inBubble(t, Options{}, func(t *testing.T, e *endpoint) {
-			for range 3 {
-				for i, c := range hold(e, 8) {
-					switch i % 4 {
-					case 0:
-						c.Reset()
-					case 1:
-						_ = c.Close()
-					case 2:
-						_ = c.CloseWrite()
-					}
+			for range 100 {
+				c, err := e.ln.Dial(t.Context(), netip.MustParseAddrPort(clientAddr+":0"))
+				if err != nil {
+					t.Fatal(err)
 				}
-				time.Sleep(5 * time.Second) // the silent ones meet the header's time
-				synctest.Wait()
+				_, _ = io.WriteString(c, sent)
 			}
-			hold(e, 6)
-			c := e.dial()
-			e.ask(c, "GET", "/healthz")
-			if status, _ := e.answer(c, "GET"); status != 200 {
-				t.Error(status)
+			for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
+				c := e.dial()
+				start := time.Now()
+				e.ask(c, "GET", path)
+				if status, _ := e.answer(c, "GET"); status != 200 || time.Since(start) > 100*time.Millisecond {
+					t.Errorf("after 100 times %q, %s: %d after %v", sent, path, status, time.Since(start))
+				}
+			}
+			for range 8 {
+				c := e.dial()
+				_, _ = io.WriteString(c, sent)
+			}
+			time.Sleep(time.Second)
+			for range 20 {
+				e.wantStatus("/healthz", 200)
+				e.wantStatus("/metrics", 200)
 			}
 		})
-	})
-	t.Run("silence on all of them lasts no longer than the header's time", func(t *testing.T) {
-		inBubble(t, Options{}, func(t *testing.T, e *endpoint) {
-			hold(e, 8)
-			start := time.Now()
-			c := e.dial()
-			e.ask(c, "GET", "/metrics")
-			if status, _ := e.answer(c, "GET"); status != 200 || time.Since(start) != 5*time.Second {
-				t.Errorf("%d after %v", status, time.Since(start))
-			}
-		})
-	})
+	}
 }
 
 func TestAcceptErrors(t *testing.T) {
@@ -170,14 +186,11 @@ func TestAcceptErrors(t *testing.T) {
 			if n := strings.Count(e.logged(), "Metrics endpoint cannot accept"); n != 1 {
 				t.Fatalf("%d lines:\n%s", n, e.logged())
 			}
-			for range 8 { // no slot was lost
+			for range 8 { // no place was lost
 				e.dial()
 			}
-			c = e.dial()
-			e.ask(c, "GET", "/metrics")
-			if status, _ := e.answer(c, "GET"); status != 200 {
-				t.Fatal(status)
-			}
+			time.Sleep(time.Second)
+			e.wantStatus("/metrics", 200)
 			time.Sleep(time.Minute)
 			e.ln.SetAcceptError(syscall.EMFILE) // another time, another line
 			e.dial()
