@@ -39,6 +39,9 @@ func playOverKernel(t *testing.T, s script) *played {
 		case finish, fin, broken, leave, reset:
 			p.heard(1 - at.who)
 		}
+		if at.do == broken { // it ends the pair, of which its own side hears as well
+			p.heard(at.who)
+		}
 	}
 	for _, who := range []int{client, relay} {
 		if side := p.sides[who]; !side.hasLeft() {

@@ -260,7 +260,12 @@ func (f *forwarding) awaitRelay() ([]byte, error) {
 // not tell a whole answer from a cut one.
 func (f *forwarding) endRelayStream() {
 	// Before the end is noted: it ends the pair if the client's stream has ended,
-	// and a goodbye under way with it.
+	// and a goodbye under way with it. A client that answers the goodbye at once was
+	// not the first.
+	first := UpstreamClosed
+	if f.watch.clientHasEnded() {
+		first = ClientClosed
+	}
 	if f.tls != nil {
 		if err := f.tls.CloseWrite(); err != nil && f.client.stalled.Load() {
 			f.s.stop(WriterStall)
@@ -268,7 +273,7 @@ func (f *forwarding) endRelayStream() {
 		}
 	}
 	if f.watch.relayEnded() {
-		f.s.stop(ClientClosed)
+		f.s.stop(first)
 	} else if f.tls == nil {
 		f.client.CloseWrite()
 	}

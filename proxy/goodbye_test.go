@@ -3,11 +3,13 @@ package proxy
 import (
 	"crypto/tls"
 	"io"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"relayedge/internal/memconn"
+	"relayedge/internal/socket"
 )
 
 // A client that has ended its stream, and reads slowly, gets the relay's answer
@@ -61,4 +63,52 @@ func TestGoodbyeBehindTickets(t *testing.T) {
 		c.Close()
 		synctest.Wait()
 	})
+}
+
+// lateWrites returns from a write some time after the peer has what was written.
+type lateWrites struct{ net.Conn }
+
+func (c lateWrites) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	time.Sleep(time.Second)
+	return n, err
+}
+
+// Whose end was heard first says how a pair ends, also where the other answers it
+// before it has been passed on whole.
+func TestGoodbyeThatIsAnsweredAtOnce(t *testing.T) {
+	for _, row := range []struct {
+		name        string
+		clientFirst bool
+		want        Reason
+	}{
+		{"the relay ends first", false, UpstreamClosed},
+		{"the client ends first", true, ClientClosed},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEdge(t, terminating)
+				e.carriedBy(func(s *session) {
+					s.wire.Socket = socket.New(lateWrites{s.conn}, buffers)
+					serveStream(s)
+				})
+				client, raw, relay := e.tlsPair(nil)
+				if row.clientFirst {
+					client.CloseWrite()
+					synctest.Wait()
+				}
+				relay.CloseWrite()
+				if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+					t.Errorf("the client reads %v", err)
+				}
+				if !row.clientFirst {
+					client.CloseWrite()
+				}
+				time.Sleep(time.Minute)
+				e.wantEnd(row.want)
+				raw.Close()
+				relay.Close()
+			})
+		})
+	}
 }
