@@ -286,7 +286,7 @@ func (p *play) perform(at step) {
 		s.raw.Close()
 		s.gate.allow(all)
 	case wait:
-		p.rest(time.Duration(at.n) * time.Second)
+		p.rest(time.Duration(at.n) * waited)
 	}
 	p.quiet()
 }

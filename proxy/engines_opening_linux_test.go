@@ -139,7 +139,9 @@ func TestHandshakesThatAreNone(t *testing.T) {
 			}
 			onWays(t, suits, func(t *testing.T, w way) {
 				e := newKernelEdge(t, w, func(c *kernelConfig) {
-					c.times = func(q *times) { q.handshake = life }
+					if row.want == TLSHandshakeTimeout {
+						c.times = func(q *times) { q.handshake = life }
+					}
 				})
 				raw := e.dial()
 				mustWrite(t, raw, row.send)
