@@ -260,6 +260,11 @@ func TestHTTPExpectContinue(t *testing.T) {
 		status []int
 	}{
 		{"wanted", 4, telling, []int{100, 200}},
+		{"wanted more than once", 4, func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusContinue)
+			w.WriteHeader(http.StatusContinue)
+			telling(w, r)
+		}, []int{100, 200}},
 		{"too large", 2 << 20, telling, []int{413}},
 		{"refused by the relay", 4, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }, []int{401}},
 	} {

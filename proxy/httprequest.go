@@ -112,7 +112,10 @@ func (h *httpSession) pass(w http.ResponseWriter, r *http.Request) {
 	// What stands there is added to what the relay says; amend and answer set ours.
 	w.Header().Del(RequestID)
 	w.Header().Del("Connection")
-	h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1)}, out)
+	h.proxy.ServeHTTP(&answerWriter{
+		ResponseWriter: w, old: !r.ProtoAtLeast(1, 1),
+		continues: r.Header.Get("Expect") != "" && r.ContentLength != 0,
+	}, out)
 }
 
 // maxInterim is how many interim answers (1xx) of a request are passed on.
@@ -124,15 +127,16 @@ const maxInterim = 16
 // what net/http takes for HTML may be what somebody has uploaded.
 type answerWriter struct {
 	http.ResponseWriter
-	old     bool
-	interim int
+	old       bool
+	continues bool // net/http says 100 itself once the body is read, which is when the relay has: the relay's own would be a second
+	interim   int
 }
 
 func (w *answerWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *answerWriter) WriteHeader(status int) {
 	if status < http.StatusOK {
-		if w.interim++; w.old || w.interim > maxInterim {
+		if w.interim++; w.old || w.interim > maxInterim || w.continues && status == http.StatusContinue {
 			return
 		}
 	} else if header := w.Header(); header.Get("Content-Type") == "" {
