@@ -146,3 +146,31 @@ func TestLateRequestIsNotDone(t *testing.T) {
 	}
 	h.ServeHTTP(nil, r)
 }
+
+// closesUnlocked is a connection whose close, as that of a socket, waits for a read
+// that may wait for the listener.
+type closesUnlocked struct {
+	net.Conn
+	of     *listener
+	locked bool
+}
+
+func (c *closesUnlocked) Close() error {
+	if !c.of.mu.TryLock() {
+		c.locked = true
+		return nil
+	}
+	c.of.mu.Unlock()
+	return nil
+}
+
+// Who makes way is closed while nobody is kept waiting for it.
+func TestLoserIsClosedUnlocked(t *testing.T) {
+	l := newListener(Config{Most: 1})
+	old := &closesUnlocked{of: l}
+	l.open = []*conn{{Conn: old, of: l, placed: true, stage: answered}}
+	in(t, l)
+	if old.locked {
+		t.Error("the listener is locked while one is closed")
+	}
+}

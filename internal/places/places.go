@@ -94,7 +94,10 @@ func (l *listener) enter(c *conn) bool {
 			l.silent++
 		}
 		l.remove(loser)
+		// A close waits for the read under way, which may wait for mu.
+		l.mu.Unlock()
 		_ = loser.Conn.Close() // its server notices and closes it too
+		l.mu.Lock()
 	}
 	if l.closed {
 		return false
