@@ -127,6 +127,7 @@ func (u *upgrades) upgrade(ctx context.Context) (done service.Upgraded, err erro
 		release()
 		return done, err
 	}
+	u.log.Info("a new process is started, to take over", "pid", child.PID)
 	h := &handing{upgrades: u, child: child, serving: make(chan struct{})}
 	stop := context.AfterFunc(u.ctx, child.Kill) // which ends every wait for it
 	defer stop()

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -237,7 +238,7 @@ func TestKilledAtAnyMomentOfAnUpgrade(t *testing.T) {
 			open[0].Close()
 			open = open[1:]
 		}
-		old := s.newest()
+		old, before := s.newest(), len(s.started())
 		asked := make(chan error, 1)
 		began := time.Now()
 		ask := func() {
@@ -247,8 +248,8 @@ func TestKilledAtAnyMomentOfAnUpgrade(t *testing.T) {
 		go ask()
 		var next int
 		if err := eventually(func() error {
-			children := childrenOf(old)
-			if len(children) == 0 {
+			started := s.started()
+			if len(started) == before {
 				select {
 				case err := <-asked: // who has just taken over is not behind the control socket yet
 					go ask()
@@ -257,7 +258,7 @@ func TestKilledAtAnyMomentOfAnUpgrade(t *testing.T) {
 					return errors.New("no new process is started")
 				}
 			}
-			next = children[0]
+			next = started[before]
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -281,25 +282,11 @@ func TestKilledAtAnyMomentOfAnUpgrade(t *testing.T) {
 	}
 }
 
-// childrenOf returns the processes that a process has started and that run.
-func childrenOf(parent int) (children []int) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
+// started returns the processes that were started to take over, in their order.
+func (s *succeeded) started() (pids []int) {
+	for _, m := range regexp.MustCompile(`a new process is started, to take over" pid=(\d+)\n`).FindAllStringSubmatch(s.wrote(), -1) {
+		pid, _ := strconv.Atoi(m[1])
+		pids = append(pids, pid)
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue
-		}
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == strconv.Itoa(parent) && fields[0] != "Z" {
-			children = append(children, pid)
-		}
-	}
-	return children
+	return pids
 }
