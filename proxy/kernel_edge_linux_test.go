@@ -63,9 +63,6 @@ var (
 	namedTarget = netip.MustParseAddrPort("198.51.100.5:443")
 )
 
-// patience is how long anything may take before a test takes it for hung.
-const patience = time.Minute
-
 // kernelEdge is a whole edge over sockets of the kernel.
 type kernelEdge struct {
 	*testEdge
@@ -331,16 +328,6 @@ func (e *kernelEdge) pairOf(raw net.Conn) (client, relay party, h proxyheader.He
 		e.t.Fatalf("handshake through the edge: %v", err)
 	}
 	return party{secure, raw, true}, party{server, c, true}, h
-}
-
-// waitFor waits until the condition holds.
-func waitFor(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for until := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
 }
 
 // wantEnd waits until a connection has ended, and checks that it was just one,

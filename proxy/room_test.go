@@ -58,6 +58,7 @@ func TestRoomOfTheRefused(t *testing.T) {
 			over := e.dial(aliceAddr)
 			wantEOF(t, over)
 		}
+		synctest.Wait()
 		if n := e.server.room.taken.Load(); n != 1 || e.ended(admission.PerIPCap) != 5 {
 			t.Errorf("%d places are held, %d were refused", n, e.ended(admission.PerIPCap))
 		}
