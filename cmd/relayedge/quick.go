@@ -6,12 +6,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
 	"relayedge/cmd/internal/policy"
 	"relayedge/internal/hostport"
+	"relayedge/internal/policyfile"
 	"relayedge/proxy/upstream"
 )
 
@@ -100,19 +102,42 @@ func (q *quickFlags) policy(given func(flag string) bool) (*policy.Policy, error
 	}
 	p, err := policy.LoadBytes("command line", src)
 	if err != nil {
-		return nil, fmt.Errorf("the flags make no policy:\n%w", err)
+		return nil, ofFlags(err)
 	}
 	flags := map[string]string{}
-	for flag, key := range map[string]string{
-		"listen": "listeners[0].bind", "upstream": "upstreams.relay.addresses",
-		"client-address": "upstreams.relay.client_address", "cert": "certificates.files", "key": "certificates.files[0].key", "domain": "certificates.acme.domains",
-	} {
+	for flag, key := range flagKeys {
 		if given(flag) {
 			flags[key] = "--" + flag
 		}
 	}
 	p.FromFlags(flags)
 	return p, p.TakeEnvironment(os.LookupEnv)
+}
+
+// flagKeys are the policy's keys that the flags stand for.
+var flagKeys = map[string]string{
+	"listen": "listeners[0].bind", "upstream": "upstreams.relay.addresses",
+	"client-address": "upstreams.relay.client_address", "cert": "certificates.files", "key": "certificates.files[0].key", "domain": "certificates.acme.domains",
+}
+
+// ofFlags gives the faults of the policy that flags stand for the place that its
+// writer knows: the flag.
+func ofFlags(err error) error {
+	faults, ok := errors.AsType[policyfile.Faults](err)
+	if !ok {
+		return err
+	}
+	for i := range faults {
+		f := &faults[i]
+		f.Line, f.Column = 0, 0
+		for flag, key := range flagKeys {
+			if rest, of := strings.CutPrefix(f.Key, key); of && (rest == "" || rest[0] == '[') {
+				f.File, f.Key = "--"+flag, ""
+				break
+			}
+		}
+	}
+	return faults
 }
 
 // selfIssuedNames are the names under which this machine reaches the listener.

@@ -84,6 +84,10 @@ func (c ACME) Validate() error {
 			fault(key, "%v", err)
 			continue
 		}
+		if c.DirectoryURL == "" && !public(name) {
+			fault(key, "%q is no public name, and Let's Encrypt gives none other a certificate; write a name that the whole internet resolves, or the private CA's directory_url", written)
+			continue
+		}
 		if at, twice := first[name]; twice {
 			fault(key, "%q is domains[%d] already", written, at)
 			continue
@@ -139,6 +143,15 @@ func orderableName(written string) (string, error) {
 		return "", err
 	}
 	return name, nil
+}
+
+// private are the top-level domains that no public CA certifies: those of RFC 6761
+// and the special-use names of RFC 6762, 7686, 8375 and 9476, and ICANN's internal.
+var private = []string{"alt", "example", "internal", "invalid", "local", "localhost", "onion", "test", "home.arpa"}
+
+// public reports whether a name can be of the public DNS.
+func public(name string) bool {
+	return strings.Contains(name, ".") && !slices.ContainsFunc(private, func(domain string) bool { return strings.HasSuffix(name, "."+domain) })
 }
 
 // plausibleEmail takes what can stand in a mailto URL of one address.

@@ -36,7 +36,12 @@ func TestACMEValidate(t *testing.T) {
 		{"trailing dot", func(c *ACME) { c.Domains = []string{"a.example."} }, []string{"domains[0]: ends in a dot"}},
 		{"URL", func(c *ACME) { c.Domains = []string{"https://a.example"} }, []string{"domains[0]: neither"}},
 		{"path", func(c *ACME) { c.Domains = []string{"../../etc"} }, []string{"domains[0]: neither"}},
-		{"twice", func(c *ACME) { c.Domains = []string{"a.example", "A.Example"} }, []string{`domains[1]: "A.Example" is domains[0] already`}},
+		{"twice", func(c *ACME) { c.Domains = []string{"a.example.org", "A.Example.ORG"} }, []string{`domains[1]: "A.Example.ORG" is domains[0] already`}},
+		{"names that no public CA certifies", func(c *ACME) { c.Domains = []string{"localhost", "relay", "relay.internal", "A.B.Local", "home.arpa.org", "x.home.arpa"} },
+			[]string{"domains[0]: directory_url", "domains[1]: no public name", "domains[2]: no public name", "domains[3]: no public name", "domains[5]: no public name"}},
+		{"such names of a private CA", func(c *ACME) {
+			c.Domains, c.DirectoryURL = []string{"relay", "relay.internal"}, "https://ca.internal:9000/acme/acme/directory"
+		}, nil},
 		{"e-mail", func(c *ACME) { c.Email = "ops+tls@example.org" }, nil},
 		{"e-mail without a name", func(c *ACME) { c.Email = "@example.org" }, []string{"email: no e-mail address"}},
 		{"e-mail without a domain", func(c *ACME) { c.Email = "ops" }, []string{"email: no e-mail address"}},

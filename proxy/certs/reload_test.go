@@ -99,7 +99,7 @@ func TestReloadIsRefusedAsAWhole(t *testing.T) {
 		{"files", Config{Files: []FilePair{at, good, broken, missing}}, []string{broken.Certificate, "PEM blocks", missing.Certificate, "no such file"}},
 		{"the section", Config{Files: []FilePair{{}}, SelfIssued: []string{"?"}}, []string{"certificates: ", "name a PEM file", "self_issued"}},
 		{"files of acme", Config{Files: []FilePair{missing}, ACME: ACME{
-			Domains: []string{"c.example"}, AgreeToTerms: true, Challenges: []string{challengeALPN}, Storage: storage, CARootFile: missing.Certificate, EABKeyID: "kid", EABKeyFile: missing.Certificate,
+			Domains: []string{"c.example.org"}, AgreeToTerms: true, Challenges: []string{challengeALPN}, Storage: storage, CARootFile: missing.Certificate, EABKeyID: "kid", EABKeyFile: missing.Certificate,
 		}}, []string{"certificate " + missing.Certificate, "ca_root_file: ", "eab_key_file: "}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
