@@ -125,6 +125,8 @@ func newScript(rng *rand.Rand, waits bool) script {
 	}
 	var ended, gone, stopped [2]bool
 	var unread [2]int // of who has stopped
+	held := lag{level: differentialRate}
+	held.sent(s.early)
 	for range 2 + rng.IntN(14) {
 		who := rng.IntN(2)
 		other := 1 - who
@@ -139,6 +141,9 @@ func newScript(rng *rand.Rand, waits bool) script {
 				unread[other] += at.n
 			}
 		case p < 48:
+			if who == relay && s.throttle && !held.none() {
+				continue // what the bucket lets through later would be unread too, and how much is open
+			}
 			at.do = stop
 			stopped[who] = true
 		case p < 54 && stopped[who] && unread[who] > 0:
@@ -149,6 +154,9 @@ func newScript(rng *rand.Rand, waits bool) script {
 			unread[who] -= at.n
 		case p < 60 && stopped[who]:
 			at.do = resume
+			if who == relay && unread[who] > surely {
+				held.again(unread[who])
+			}
 			stopped[who], unread[who] = false, 0
 		case p < 68 && s.tls == "1.3":
 			if stopped[client] && unread[client] > surely {
@@ -174,6 +182,12 @@ func newScript(rng *rand.Rand, waits bool) script {
 			continue
 		}
 		switch at.do {
+		case send:
+			if at.who == client {
+				held.sent(at.n)
+			}
+		case wait:
+			held.waited(at.n)
 		case finish, fin, broken:
 			ended[at.who] = true
 		case leave, reset:
@@ -183,6 +197,32 @@ func newScript(rng *rand.Rand, waits bool) script {
 	}
 	return s
 }
+
+// lag is what the byte bucket may keep back of what a throttled client has sent.
+type lag struct {
+	level int // of the bucket, at least
+	kept  int // bytes, at most
+}
+
+func (l *lag) sent(n int) {
+	through := min(n, l.level)
+	l.level -= through
+	l.kept += n - through
+}
+
+// again is for bytes that may wait at the client, and have yet to go through the bucket.
+func (l *lag) again(n int) { l.level, l.kept = 0, l.kept+n }
+
+// waited lets n times waited pass.
+func (l *lag) waited(n int) {
+	refill := int(waited.Seconds() * differentialRate * float64(n))
+	through := min(refill, l.kept)
+	l.kept -= through
+	l.level = min(differentialRate, l.level+refill-through)
+}
+
+// none leaves some room for what records and their keys add.
+func (l *lag) none() bool { return l.kept == 0 && l.level >= differentialRate/8 }
 
 // ending is how something ended for one side, and when.
 type ending struct {

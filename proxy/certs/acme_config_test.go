@@ -37,7 +37,9 @@ func TestACMEValidate(t *testing.T) {
 		{"URL", func(c *ACME) { c.Domains = []string{"https://a.example"} }, []string{"domains[0]: neither"}},
 		{"path", func(c *ACME) { c.Domains = []string{"../../etc"} }, []string{"domains[0]: neither"}},
 		{"twice", func(c *ACME) { c.Domains = []string{"a.example.org", "A.Example.ORG"} }, []string{`domains[1]: "A.Example.ORG" is domains[0] already`}},
-		{"names that no public CA certifies", func(c *ACME) { c.Domains = []string{"localhost", "relay", "relay.internal", "A.B.Local", "home.arpa.org", "x.home.arpa"} },
+		{"names that no public CA certifies", func(c *ACME) {
+			c.Domains = []string{"localhost", "relay", "relay.internal", "A.B.Local", "home.arpa.org", "x.home.arpa"}
+		},
 			[]string{"domains[0]: directory_url", "domains[1]: no public name", "domains[2]: no public name", "domains[3]: no public name", "domains[5]: no public name"}},
 		{"such names of a private CA", func(c *ACME) {
 			c.Domains, c.DirectoryURL = []string{"relay", "relay.internal"}, "https://ca.internal:9000/acme/acme/directory"
