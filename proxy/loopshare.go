@@ -8,7 +8,9 @@ import (
 )
 
 // How loops share the load. One loop costs less for each operation than several,
-// which wake each other's processors; several carry more.
+// which wake each other's processors; several carry more. There are at most as many
+// as the program has processors, whose number goes by the same share and a look less
+// (cmd/internal/service/processors.go): the processor is there before the loop.
 const (
 	// busyShare is of its time, in thousandths, what a loop works that is given no
 	// more if another can have it.
@@ -35,6 +37,7 @@ type loopShare struct {
 	since  time.Time // when a loop has last been told to help, or to rest
 	calm   time.Time // since when all together are calm; zero: they are not
 	hot    []int     // by loop: at how many looks in a row it was busy
+	given  []int     // by loop: the pairs that it was given since it last looked
 }
 
 // look is what a loop does that has just learned how busy it is; most is how many
@@ -42,9 +45,8 @@ type loopShare struct {
 // which: to a busy one's helper, or to the first if one less will do. oneOf 0: no
 // loop gives any.
 func (s *loopShare) look(loop int, busy func(loop int) int, most int, now time.Time) (from, to, oneOf int) {
-	for len(s.hot) <= loop {
-		s.hot = append(s.hot, 0)
-	}
+	s.know(loop)
+	s.given[loop] = 0
 	if busy(loop) >= busyShare {
 		s.hot[loop]++
 	} else {
@@ -89,15 +91,26 @@ func (s *loopShare) helper(busy func(loop int) int, most int) (loop int, ok bool
 	return s.active - 1, true
 }
 
-// lightest is the loop that the next pair is given to.
+// lightest is the loop that the next pair is given to. How busy a loop is shows
+// once a window: until then each pair given to it counts as a thousandth of its
+// time, so that a burst is spread over loops that are alike.
 func (s *loopShare) lightest(busy func(loop int) int) int {
+	s.know(s.active - 1)
 	least := 0
 	for i := range s.active {
-		if busy(i) < busy(least) {
+		if busy(i)+s.given[i] < busy(least)+s.given[least] {
 			least = i
 		}
 	}
+	s.given[least]++
 	return least
+}
+
+// know has room for a loop, and for those before it.
+func (s *loopShare) know(loop int) {
+	for len(s.hot) <= loop {
+		s.hot, s.given = append(s.hot, 0), append(s.given, 0)
+	}
 }
 
 // busy requires mu for as long as what it returns is used.

@@ -188,6 +188,28 @@ func TestLightestLoop(t *testing.T) {
 	}
 }
 
+// A burst that comes between two looks is spread; what was given before a look is
+// in what the loop works since.
+func TestBurstIsSpread(t *testing.T) {
+	shares := []int{300, 290, 290}
+	busy := func(i int) int { return shares[i] }
+	s := loopShare{active: 3}
+	burst := func(n int) []int {
+		got := make([]int, 3)
+		for range n {
+			got[s.lightest(busy)]++
+		}
+		return got
+	}
+	if got, want := burst(320), []int{100, 110, 110}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	s.look(1, busy, 3, time.Unix(1e9, 0))
+	if got, want := burst(100), []int{0, 100, 0}; !slices.Equal(got, want) {
+		t.Errorf("after a look: %v, want %v", got, want)
+	}
+}
+
 // Of the pairs, which have a handler for each connection or one for both, each is
 // counted once; what is no pair stays.
 func TestChosenPairs(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 
 // How many processors the program runs on. Goroutines that are spread over several
 // wake threads for one another, which costs a connection up to a fifth of its time;
-// what one processor can carry costs least on one.
+// what one processor can carry costs least on one. How many event loops there are
+// goes by the same share, up to this number (proxy/loopshare.go).
 const (
 	processorPause = 100 * time.Millisecond // from one look to the next
 	// crowded is the share of its processors, in thousandths, that a program uses
