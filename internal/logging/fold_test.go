@@ -1,7 +1,6 @@
 package logging
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -10,34 +9,29 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"relayedge/internal/testlog"
 )
 
 // page is what was logged, line by line.
 type page struct {
-	mu  sync.Mutex
-	out bytes.Buffer
-}
-
-func (p *page) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.Write(b)
+	testlog.Log
+	taken int // bytes
 }
 
 // take returns the lines since the last take.
 func (p *page) take(t *testing.T) (lines []map[string]string) {
 	t.Helper()
 	synctest.Wait()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for line := range strings.Lines(p.out.String()) {
+	all := p.String()
+	for line := range strings.Lines(all[p.taken:]) {
 		fields, err := strict(strings.TrimSuffix(line, "\n"))
 		if err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}
 		lines = append(lines, fields)
 	}
-	p.out.Reset()
+	p.taken = len(all)
 	return lines
 }
 
@@ -241,7 +235,7 @@ func TestNothingIsLost(t *testing.T) {
 	tasks.Wait()
 	finish()
 	total := 0
-	for line := range strings.Lines(p.out.String()) {
+	for line := range strings.Lines(p.String()) {
 		fields, err := strict(strings.TrimSuffix(line, "\n"))
 		if err != nil {
 			t.Fatal(err)
