@@ -318,12 +318,19 @@ func TestDrainOfNothing(t *testing.T) {
 // A panic in one connection's task ends that connection and no other.
 func TestPanicIsContained(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		e := newEdge(t, nil)
-		other, otherRelay := e.pair()
-		e.carriedBy(func(s *session) {
-			defer s.finish()
-			panic("a fault")
+		var faulty atomic.Bool
+		e := newEdge(t, func(c *edgeConfig) {
+			c.carry = func(s *session, serve func(*session)) {
+				if !faulty.Load() {
+					serve(s)
+					return
+				}
+				defer s.finish()
+				panic("a fault")
+			}
 		})
+		other, otherRelay := e.pair()
+		faulty.Store(true)
 		client := e.dial(aliceAddr)
 		if _, err := client.Read(make([]byte, 1)); err == nil {
 			t.Error("the client reads on")
@@ -353,8 +360,21 @@ func TestCapsAreExact(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var failing atomic.Bool
+				var open, peak atomic.Int64
 				e := newEdge(t, func(c *edgeConfig) {
 					terminating(c)
+					c.carry = func(s *session, _ func(*session)) { // counted apart from the gate, within its admission and release
+						defer s.finish()
+						for now := open.Add(1); ; {
+							if top := peak.Load(); now <= top || peak.CompareAndSwap(top, now) {
+								break
+							}
+						}
+						defer open.Add(-1)
+						if f, ready := s.carry(nil); f != nil {
+							f.forward(ready)
+						}
+					}
 					scope.limit(&c.limits, most)
 					c.limits.ConnectionRatePerIP, c.limits.ConnectionRatePerIPv648 = 0, 0
 					dial, calls := c.dial, new(atomic.Int64)
@@ -363,19 +383,6 @@ func TestCapsAreExact(t *testing.T) {
 							return nil, syscall.ECONNREFUSED
 						}
 						return dial(ctx, network, address)
-					}
-				})
-				var open, peak atomic.Int64
-				e.carriedBy(func(s *session) { // counted apart from the gate, within its admission and release
-					defer s.finish()
-					for now := open.Add(1); ; {
-						if top := peak.Load(); now <= top || peak.CompareAndSwap(top, now) {
-							break
-						}
-					}
-					defer open.Add(-1)
-					if f, ready := s.carry(nil); f != nil {
-						f.forward(ready)
 					}
 				})
 				var serving sync.WaitGroup

@@ -50,6 +50,7 @@ type edgeConfig struct {
 	certs    func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	order    func() bool // whether a CA's validation may come
 	tickets  TicketStore
+	carry    func(s *session, serve func(*session)) // the sessions, in goroutines of their own; nil: the engine does
 	// more are further listeners and upstreams; addresses without a dial lead to the relay too.
 	more      []Listener
 	upstreams map[string]upstream.Config
@@ -123,6 +124,9 @@ func newEdge(t *testing.T, change func(*edgeConfig)) *testEdge {
 		t.Fatal(err)
 	}
 	e.server = server
+	if cfg.carry != nil {
+		server.engine = carriedBy{server.engine, cfg.carry}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e.stop = cancel
 	go func() { e.served <- server.Serve(ctx) }()
@@ -130,18 +134,13 @@ func newEdge(t *testing.T, change func(*edgeConfig)) *testEdge {
 	return e
 }
 
-// carriedBy has f carry the newcomers, each in a goroutine.
-func (e *testEdge) carriedBy(f func(*session)) {
-	synctest.Wait() // Serve has begun with the engine that it has
-	e.server.engine = carriedBy{e.server.engine, f}
-}
-
+// carriedBy has sessions carried by another than the engine's own serve.
 type carriedBy struct {
 	engine
-	carry func(*session)
+	carry func(s *session, serve func(*session))
 }
 
-func (c carriedBy) serve(s *session) { go c.carry(s) }
+func (c carriedBy) serve(s *session) { go c.carry(s, c.engine.serve) }
 
 // end drains the edge and checks that it gave everything back.
 func (e *testEdge) end() {

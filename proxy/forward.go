@@ -259,11 +259,10 @@ func (f *forwarding) awaitRelay() ([]byte, error) {
 // close_notify where there is TLS, because a client that only saw a FIN could
 // not tell a whole answer from a cut one.
 func (f *forwarding) endRelayStream() {
-	// Before the end is noted: it ends the pair if the client's stream has ended,
-	// and a goodbye under way with it. A client that answers the goodbye at once was
-	// not the first.
+	// The relay has ended from here, whatever the client answers to the goodbye; the
+	// pair, if the client's stream has ended too, only once that is written.
 	first := UpstreamClosed
-	if f.watch.clientHasEnded() {
+	if f.watch.relayEnds() {
 		first = ClientClosed
 	}
 	if f.tls != nil {

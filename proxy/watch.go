@@ -13,6 +13,7 @@ type watch struct {
 	mu            sync.Mutex // guards all below, and that the deadlines fit it
 	silence       silence
 	client, relay reader
+	relayOver     bool // the relay's stream was read to its end
 }
 
 // reader is one of the two.
@@ -54,7 +55,16 @@ func (w *watch) clientEnded() bool {
 	return w.silence.relay.ended
 }
 
-// relayEnded is clientEnded for the relay's stream.
+// relayEnds notes that the relay's stream was read to its end, which the client is
+// yet to be told, and reports whether the client's has ended.
+func (w *watch) relayEnds() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.relayOver = true
+	return w.silence.client.ended
+}
+
+// relayEnded is clientEnded for the relay's stream, once the client is told.
 func (w *watch) relayEnded() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,13 +75,13 @@ func (w *watch) relayEnded() bool {
 	return w.silence.client.ended
 }
 
-func (w *watch) clientHasEnded() bool { return w.hasEnded(&w.silence.client) }
-func (w *watch) relayHasEnded() bool  { return w.hasEnded(&w.silence.relay) }
+func (w *watch) clientHasEnded() bool { return w.is(&w.silence.client.ended) }
+func (w *watch) relayHasEnded() bool  { return w.is(&w.relayOver) }
 
-func (w *watch) hasEnded(s *speaker) bool {
+func (w *watch) is(so *bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return s.ended
+	return *so
 }
 
 // armClient sets the read deadline under which the client is waited for.
