@@ -8,8 +8,9 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
+
+	"relayedge/internal/places"
 )
 
 // Bounds of the plain HTTP side. A connection serves one request.
@@ -55,8 +56,8 @@ func (s *Store) HTTPHandler() http.Handler {
 }
 
 // ServeHTTP01 serves HTTPHandler on ln until ctx ends, and closes it. At most 32
-// connections are open: the oldest makes room for a newcomer, so that those who
-// hold connections open do not keep the CA out.
+// connections are open: the oldest that is silent makes way for a newcomer, so that
+// those who hold connections open do not keep the CA out.
 func (s *Store) ServeHTTP01(ctx context.Context, ln net.Listener) error {
 	server := &http.Server{
 		Handler:           s.HTTPHandler(),
@@ -69,50 +70,9 @@ func (s *Store) ServeHTTP01(ctx context.Context, ln net.Listener) error {
 	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	err := server.Serve(&newestFirst{Listener: ln})
+	err := places.Serve(server, ln, places.Config{Most: plainConnections})
 	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return err
-}
-
-// newestFirst bounds the open connections of a listener by closing the oldest.
-type newestFirst struct {
-	net.Listener
-
-	mu   sync.Mutex
-	open []*plainConn // the oldest first
-}
-
-type plainConn struct {
-	net.Conn
-	of *newestFirst
-}
-
-func (l *newestFirst) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	c := &plainConn{conn, l}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.open) >= plainConnections {
-		l.open[0].Conn.Close() // its server notices and closes it too
-		l.open = l.open[1:]
-	}
-	l.open = append(l.open, c)
-	return c, nil
-}
-
-func (c *plainConn) Close() error {
-	c.of.mu.Lock()
-	for i, other := range c.of.open {
-		if other == c {
-			c.of.open = append(c.of.open[:i:i], c.of.open[i+1:]...)
-			break
-		}
-	}
-	c.of.mu.Unlock()
-	return c.Conn.Close()
 }
