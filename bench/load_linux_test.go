@@ -3,13 +3,14 @@ package bench
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"relayedge/internal/testport"
 )
 
 // crowd are the clients of one server.
@@ -266,22 +267,11 @@ func (s *sheet) report(b *testing.B, metrics map[string]string) {
 	b.ReportMetric(0, "ns/op") // a round's length says nothing
 }
 
-// freePort is an address that nobody listens on.
-func freePort(t testing.TB) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
-}
-
 // address is where a server of a test listens, as the policy writes it.
 func address(t testing.TB, network, name string) string {
 	t.Helper()
 	if network == "unix" {
 		return "unix:" + t.TempDir() + "/" + cmp.Or(name, "socket")
 	}
-	return freePort(t)
+	return fmt.Sprintf("127.0.0.1:%d", testport.Free(t))
 }

@@ -111,7 +111,7 @@ func numberedID(n int) (id wire.MessageID) {
 func TestKilledUnderLoad(t *testing.T) {
 	const pairs, rounds = 5, 4
 	policy, _ := withMailbox(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute*(rounds+1))
 	defer cancel()
 	accepted := make([][]int, pairs) // and not acknowledged by its recipient yet
 	for round := range rounds {

@@ -214,7 +214,7 @@ func TestRelayCapsTheClients(t *testing.T) {
 	t.Parallel()
 	e := runEdge(t, `
 listeners: [{name: public, bind: "127.0.0.1:0"}]
-relay: {in_process: true, bind: "127.0.0.1:0", drain_secs: 1, limits: {max_connections_per_ip: 1}}
+relay: {in_process: true, bind: "127.0.0.1:0", drain_secs: 1, limits: {max_connections_per_ip: 1, identification_timeout_secs: 300}}
 `)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

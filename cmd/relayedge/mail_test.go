@@ -98,14 +98,17 @@ func TestRelaysHoldOneMessageLimit(t *testing.T) {
 	if err := eventually(func() error { return errors.Join(to[0].Publish(t.Context(), nil), to[1].Publish(t.Context(), nil)) }); err != nil {
 		t.Fatal(err)
 	}
-	// As with requests: a decision that the store was too slow for may stand charged.
-	for range 8 {
+	// As with requests: a decision that the store was too slow for may stand charged, and
+	// a machine that is too slow each time has to say nearly all.
+	least := int64(limit)
+	for attempt := range 8 {
 		var a tally
 		var work sync.WaitGroup
+		atOnce := max(clients>>attempt, 1) // at each relay
 		for _, m := range mailOf(t, bases...) {
-			for range clients {
+			for range atOnce {
 				work.Go(func() {
-					for range sends {
+					for range clients * sends / atOnce {
 						_, err := m.Send(t.Context(), client.Letter{Recipient: to[0].Identity(), Body: []byte("x")})
 						status, refused := errors.AsType[*client.StatusError](err)
 						switch {
@@ -128,9 +131,11 @@ func TestRelaysHoldOneMessageLimit(t *testing.T) {
 		if ok > limit || ok+late < limit || t.Failed() {
 			t.Fatalf("%v; the limit is %d", &a, limit)
 		}
-		if late == 0 {
+		if least = min(least, late); least == 0 {
 			return
 		}
 	}
-	t.Error("the store was too slow each time")
+	if least > limit/10 {
+		t.Errorf("the store was too slow each time: at best %d decisions came too late", least)
+	}
 }

@@ -148,7 +148,7 @@ limits: {max_connections: 2000, max_connections_per_ip: 3}
 	})
 
 	// The page looks every two seconds; on a machine that is busy it may be held up.
-	const within, tries = 3 * time.Second, 5
+	const within, tries = 3 * time.Second, 10
 	soon := false
 	for i := 1; i <= tries && !soon; i++ {
 		refused, err := dial(t.Context(), "127.0.0.77", e.listeners["public"], "")
@@ -216,7 +216,7 @@ listeners:
   - {name: direct, bind: "127.0.0.1:0"}
   - {name: behind, bind: "127.0.0.1:0", trust_proxy_from: [127.0.0.78/32]}
 relay: {in_process: true, bind: "127.0.0.1:0"}
-limits: {max_connections_per_ip: 1}
+limits: {max_connections_per_ip: 1, tls_handshake_timeout_secs: 120}
 control: {socket: `+socket+`}
 log: {client_addresses: `+row.addresses+`}
 `)

@@ -321,7 +321,7 @@ func TestBadReloads(t *testing.T) {
 	fixed := loopback4(t)
 	r := runReloading(t, `
 listeners: [{name: public, bind: "127.0.0.1:0"}, {name: fixed, bind: "`+fixed+`", tls: none}]
-relay: {in_process: true, bind: "127.0.0.1:0", require_channel_binding: false}
+relay: {in_process: true, bind: "127.0.0.1:0", require_channel_binding: false, limits: {identification_timeout_secs: 300}}
 limits: {max_connections_per_ip: 5, connection_rate_per_ip: 0}
 `)
 	good, err := os.ReadFile(r.file)
@@ -340,7 +340,7 @@ limits: {max_connections_per_ip: 5, connection_rate_per_ip: 0}
 	}{
 		"an unknown key":   {[]string{"max_connections_per_ip: 5", "max_conections: 5"}, `policy.yaml:4:10: limits.max_conections: `},
 		"a cap of nothing": {[]string{"max_connections_per_ip: 5", "max_connections: 0"}, `policy.yaml:4:27: limits.max_connections: `},
-		"no YAML":          {[]string{"limits:", "limits: ]"}, `policy.yaml:4`},
+		"no YAML":          {[]string{"\nlimits:", "\nlimits: ]"}, `policy.yaml:4`},
 		"a certificate that is not there": {
 			[]string{`certificates: {`, `certificates: {files: [{certificate: nowhere.pem, key: nowhere.key}], `},
 			`nowhere.pem: no such file or directory`,

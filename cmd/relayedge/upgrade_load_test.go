@@ -62,7 +62,7 @@ certificates: {self_issued: [localhost]}
 upstreams:
   relay: {addresses: [%q], client_address: none}
   hub: {addresses: [%q], client_address: none}
-limits: {max_connections: 8000, max_connections_per_ip: 8, connection_rate_per_ip: 0, drain_secs: 3600, connection_timeout_secs: 3600}
+limits: {max_connections: 8000, max_connections_per_ip: 8, connection_rate_per_ip: 0, tls_handshake_timeout_secs: 120, drain_secs: 3600, connection_timeout_secs: 3600}
 `, plain.Addr(), hub.Addr()))
 
 	websockets := make([]net.Conn, l.websockets)
@@ -79,6 +79,7 @@ limits: {max_connections: 8000, max_connections_per_ip: 8, connection_rate_per_i
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var clients sync.WaitGroup
+	places := make(chan struct{}, 200) // a slow machine is not to be buried
 	clients.Go(func() {
 		tick := time.NewTicker(l.every)
 		defer tick.Stop()
@@ -88,7 +89,9 @@ limits: {max_connections: 8000, max_connections_per_ip: 8, connection_rate_per_i
 				return
 			case <-tick.C:
 			}
+			places <- struct{}{}
 			clients.Go(func() {
+				defer func() { <-places }()
 				if err := s.visit(i); err != nil {
 					failed.Add(1)
 					t.Errorf("connection %d: %v", i, err)

@@ -5,16 +5,27 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// serviceManager hears what processes say, and knows which of them does, as systemd.
+// serviceManager hears what processes say, and knows which of them does, as systemd. It
+// always listens: the kernel keeps few messages, and who speaks does not wait for long.
 type serviceManager struct {
 	t      *testing.T
 	socket string
-	ln     *net.UnixConn
+	more   chan struct{} // holds a token when something was said since
+
+	mu    sync.Mutex
+	heard []word // guarded by mu
+}
+
+// word is what a process says.
+type word struct {
+	pid  int
+	says string
 }
 
 func hearUpgrades(t *testing.T) *serviceManager {
@@ -35,26 +46,51 @@ func hearUpgrades(t *testing.T) *serviceManager {
 	}); err != nil || set != nil {
 		t.Fatal(err, set)
 	}
-	return &serviceManager{t, socket, ln}
+	m := &serviceManager{t: t, socket: socket, more: make(chan struct{}, 1)}
+	go m.listen(ln)
+	return m
+}
+
+// listen keeps all that is said until the socket is closed.
+func (m *serviceManager) listen(ln *net.UnixConn) {
+	for b, oob := make([]byte, 4096), make([]byte, syscall.CmsgSpace(syscall.SizeofUcred)); ; {
+		n, oobn, _, _, err := ln.ReadMsgUnix(b, oob)
+		if err != nil {
+			return
+		}
+		w := word{says: string(b[:n])}
+		if messages, err := syscall.ParseSocketControlMessage(oob[:oobn]); err == nil && len(messages) == 1 {
+			if cred, err := syscall.ParseUnixCredentials(&messages[0]); err == nil {
+				w.pid = int(cred.Pid)
+			}
+		}
+		m.mu.Lock()
+		m.heard = append(m.heard, w)
+		m.mu.Unlock()
+		select {
+		case m.more <- struct{}{}:
+		default:
+		}
+	}
 }
 
 func (m *serviceManager) next() (pid int, says string) {
 	m.t.Helper()
-	b, oob := make([]byte, 4096), make([]byte, syscall.CmsgSpace(syscall.SizeofUcred))
-	m.ln.SetReadDeadline(time.Now().Add(patience))
-	n, oobn, _, _, err := m.ln.ReadMsgUnix(b, oob)
-	if err != nil {
-		m.t.Fatalf("nothing more is said: %v", err)
+	for end := time.After(patience); ; {
+		m.mu.Lock()
+		if len(m.heard) > 0 {
+			w := m.heard[0]
+			m.heard = m.heard[1:]
+			m.mu.Unlock()
+			return w.pid, w.says
+		}
+		m.mu.Unlock()
+		select {
+		case <-m.more:
+		case <-end:
+			m.t.Fatal("nothing more is said")
+		}
 	}
-	messages, err := syscall.ParseSocketControlMessage(oob[:oobn])
-	if err != nil || len(messages) != 1 {
-		m.t.Fatalf("%d control messages, %v", len(messages), err)
-	}
-	cred, err := syscall.ParseUnixCredentials(&messages[0])
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return int(cred.Pid), string(b[:n])
 }
 
 // hears waits until the process pid says something, past pings and lines of status

