@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -353,9 +354,16 @@ func wantRead(t *testing.T, r io.Reader, want []byte) {
 // wantEOF checks that r ends cleanly and without a further byte.
 func wantEOF(t *testing.T, r io.Reader) {
 	t.Helper()
-	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-		t.Fatalf("read %d bytes, %v; want the end", n, err)
+	if err := readsEOF(r); err != nil {
+		t.Fatal(err)
 	}
+}
+
+func readsEOF(r io.Reader) error {
+	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		return fmt.Errorf("read %d bytes, %w; want the end", n, err)
+	}
+	return nil
 }
 
 // unshifted is a connection some of whose bytes were read already.

@@ -20,18 +20,21 @@ func TestHeadersThatAreNone(t *testing.T) {
 		name string
 		do   func(t *testing.T, raw net.Conn)
 		want Reason
+		late bool // it ends when the time is over
 	}{
-		{"nothing", func(*testing.T, net.Conn) {}, ProxyHeader},
-		{"half of it", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, behind.introduction()[:20]) }, ProxyHeader},
-		{"another protocol", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("GET / HTTP/1.1\r\n\r\n")) }, ProxyHeader},
-		{"an end at once", func(t *testing.T, raw net.Conn) { raw.Close() }, ClientClosed},
-		{"an end inside", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("PROXY TC")); raw.Close() }, ProxyHeader},
-		{"a reset inside", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("PROXY TC")); party{raw: raw}.reset() }, Reset},
+		{"nothing", func(*testing.T, net.Conn) {}, ProxyHeader, true},
+		{"half of it", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, behind.introduction()[:20]) }, ProxyHeader, true},
+		{"another protocol", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("GET / HTTP/1.1\r\n\r\n")) }, ProxyHeader, false},
+		{"an end at once", func(t *testing.T, raw net.Conn) { raw.Close() }, ClientClosed, false},
+		{"an end inside", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("PROXY TC")); raw.Close() }, ProxyHeader, false},
+		{"a reset inside", func(t *testing.T, raw net.Conn) { mustWrite(t, raw, []byte("PROXY TC")); party{raw: raw}.reset() }, Reset, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			onWays(t, among(behind), func(t *testing.T, w way) {
 				e := newKernelEdge(t, w, func(c *kernelConfig) {
-					c.times = func(q *times) { q.proxyHeader = time.Second }
+					if row.late {
+						c.times = func(q *times) { q.proxyHeader = time.Second }
+					}
 				})
 				raw := e.dial()
 				row.do(t, raw)

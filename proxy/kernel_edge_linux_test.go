@@ -209,13 +209,21 @@ func (s party) CloseWrite() error {
 }
 
 // wantStreamEnd checks that the other side's stream has ended in order, and
-// without a further byte: where TLS goes through the edge, its socket's too.
+// without a further byte.
 func (s party) wantStreamEnd(t *testing.T) {
 	t.Helper()
-	wantEOF(t, s)
-	if s.through {
-		wantEOF(t, s.raw)
+	if err := s.streamEnd(); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// streamEnd reads the end of the other side's stream: where TLS goes through the
+// edge, its socket's too.
+func (s party) streamEnd() error {
+	if err := readsEOF(s); err != nil || !s.through {
+		return err
+	}
+	return readsEOF(s.raw)
 }
 
 // reset closes the socket by a RST.

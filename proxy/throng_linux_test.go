@@ -217,7 +217,14 @@ func (c *throng) come(n, atOnce int, seed uint64) {
 // settle waits until everything that the throng took has been given back.
 func (c *throng) settle() {
 	c.t.Helper()
-	waitFor(c.t, "every connection has ended", func() bool {
+	waitFor(c.t, "every connection has come, and ended", func() bool {
+		came, ended := c.e.server.stats.accepted.Load(), uint64(0)
+		for _, n := range c.e.server.stats.ended {
+			ended += n.Load()
+		}
+		if came < uint64(c.dialled.Load()) || ended < came {
+			return false
+		}
 		for _, n := range c.e.server.openByListener() {
 			if n != 0 {
 				return false

@@ -324,13 +324,11 @@ func (m *manager) refused(ctx context.Context, now time.Time, err error, retryAf
 
 // lookAtHold takes over what other processes of the storage have noted of the CA.
 func (m *manager) lookAtHold(ctx context.Context, now time.Time) {
-	noted, err := readRecord(ctx, m.storage, m.recordKey("ca"), now)
-	if err != nil {
-		return
-	}
-	m.mu.Lock()
+	m.mu.Lock() // also while it is read: what another name notes meanwhile is newer
 	defer m.mu.Unlock()
-	m.hold = noted
+	if noted, err := readRecord(ctx, m.storage, m.recordKey("ca"), now); err == nil {
+		m.hold = noted
+	}
 }
 
 // reached notes that the CA took an order.
