@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"relayedge/internal/testport"
 )
 
 func TestDial(t *testing.T) {
@@ -79,8 +82,7 @@ func TestDialMapped(t *testing.T) {
 
 func TestDialFails(t *testing.T) {
 	l := running(t)
-	gone := listen(t, "tcp", "127.0.0.1:0")
-	gone.Close()
+	nobody := fmt.Sprintf("127.0.0.1:%d", testport.Free(t))
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	late, cancelLate := context.WithTimeout(context.Background(), -1)
@@ -94,15 +96,15 @@ func TestDialFails(t *testing.T) {
 		want             error
 		says             string
 	}{
-		{"refused", t.Context(), "tcp", gone.Addr().String(), nil, syscall.ECONNREFUSED, "connect: "},
+		{"refused", t.Context(), "tcp", nobody, nil, syscall.ECONNREFUSED, "connect: "},
 		{"no unix socket", t.Context(), "unix", "/nonexistent/socket", nil, syscall.ENOENT, "connect: "},
 		{"too long a path", t.Context(), "unix", strings.Repeat("x", 200), nil, syscall.EINVAL, ""},
 		{"a name", t.Context(), "tcp", "localhost:80", nil, nil, "no literal address"},
 		{"no port", t.Context(), "tcp", "127.0.0.1", nil, nil, "no literal address"},
 		{"a broadcast address", t.Context(), "tcp", "255.255.255.255:9", nil, syscall.ENETUNREACH, "connect: "},
-		{"cancelled", over, "tcp", gone.Addr().String(), nil, context.Canceled, ""},
-		{"late", late, "tcp", gone.Addr().String(), nil, context.DeadlineExceeded, ""},
-		{"prepare", t.Context(), "tcp", gone.Addr().String(), func(int) error { return errPrepare }, errPrepare, ""},
+		{"cancelled", over, "tcp", nobody, nil, context.Canceled, ""},
+		{"late", late, "tcp", nobody, nil, context.DeadlineExceeded, ""},
+		{"prepare", t.Context(), "tcp", nobody, func(int) error { return errPrepare }, errPrepare, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			conn, err := l.Dial(c.ctx, c.network, c.address, c.prepare)
