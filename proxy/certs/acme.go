@@ -324,9 +324,16 @@ func (m *manager) refused(ctx context.Context, now time.Time, err error, retryAf
 
 // lookAtHold takes over what other processes of the storage have noted of the CA.
 func (m *manager) lookAtHold(ctx context.Context, now time.Time) {
-	m.mu.Lock() // also while it is read: what another name notes meanwhile is newer
+	m.mu.Lock()
+	before := m.hold
+	m.mu.Unlock()
+	noted, err := readRecord(ctx, m.storage, m.recordKey("ca"), now)
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
 	defer m.mu.Unlock()
-	if noted, err := readRecord(ctx, m.storage, m.recordKey("ca"), now); err == nil {
+	if m.hold == before { // what another name has noted meanwhile is newer
 		m.hold = noted
 	}
 }

@@ -273,3 +273,28 @@ func TestRedisWithoutAStore(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// meanwhile has something happen after a record is read, before its reader has it.
+type meanwhile struct {
+	storage
+	happens func()
+}
+
+func (m meanwhile) Load(ctx context.Context, key string) ([]byte, error) {
+	data, err := m.storage.Load(ctx, key)
+	m.happens()
+	return data, err
+}
+
+// What another name finds out while a record is read is not forgotten for it.
+func TestRefusalWhileTheRecordIsRead(t *testing.T) {
+	now := time.Now()
+	m := &manager{storage: newFolder(t.TempDir()), key: "ca", log: quiet}
+	m.authority.Store(new(authority))
+	try(t, m.hold.store(t.Context(), m.storage, m.recordKey("ca")))
+	m.storage = meanwhile{m.storage, func() { m.refused(t.Context(), now, errors.New("down"), time.Hour) }}
+	m.lookAtHold(t.Context(), now)
+	if until := m.heldUntil(); !until.After(now) {
+		t.Errorf("the CA is left alone until %v, and should be for an hour from %v", until, now)
+	}
+}
