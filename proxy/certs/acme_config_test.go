@@ -37,6 +37,10 @@ func TestACMEValidate(t *testing.T) {
 		{"URL", func(c *ACME) { c.Domains = []string{"https://a.example"} }, []string{"domains[0]: neither"}},
 		{"path", func(c *ACME) { c.Domains = []string{"../../etc"} }, []string{"domains[0]: neither"}},
 		{"twice", func(c *ACME) { c.Domains = []string{"a.example.org", "A.Example.ORG"} }, []string{`domains[1]: "A.Example.ORG" is domains[0] already`}},
+		{"special names", func(c *ACME) {
+			c.Domains = []string{"a.alt", "a.example", "a.internal", "a.invalid", "a.local", "a.localhost", "a.onion", "a.test", "a.home.arpa"}
+		}, []string{"domains[0]: no public name", "domains[1]: no public name", "domains[2]: no public name", "domains[3]: no public name", "domains[4]: no public name",
+			"domains[5]: no public name", "domains[6]: no public name", "domains[7]: no public name", "domains[8]: no public name"}},
 		{"names that no public CA certifies", func(c *ACME) {
 			c.Domains = []string{"localhost", "relay", "relay.internal", "A.B.Local", "home.arpa.org", "x.home.arpa"}
 		},
