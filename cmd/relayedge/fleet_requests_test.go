@@ -184,7 +184,7 @@ func TestFleetHoldsOneRequestWindow(t *testing.T) {
 					return
 				}
 			}
-			if least > int64(limit/10) {
+			if least > int64(limit/100) {
 				t.Errorf("the store was too slow each time: at best %d decisions came too late", least)
 			}
 		})
@@ -203,12 +203,13 @@ func TestRequestWindowsOfAFleetEnd(t *testing.T) {
 	if a.ok.Load()+a.unavailable.Load() < 2000 {
 		t.Errorf("%v, want 2 of each source let through at least", a)
 	}
-	keys := windowKeys(store)
-	if len(keys) == 0 {
+	if len(windowKeys(store)) == 0 {
 		t.Error("the store counts for nobody")
 	}
-	for _, key := range keys[:min(len(keys), 20)] { // they end meanwhile
-		if left := store.Ask("PTTL", key).(int64); left == -1 || left > window.Milliseconds() {
+	// All by one command: they end meanwhile.
+	const ends = "local all = {} for i, key in ipairs(redis.call('KEYS', ARGV[1])) do all[i] = redis.call('PTTL', key) end return all"
+	for _, left := range store.Ask("EVAL", ends, "0", "relayedge:relayedge-requests:*").([]any) {
+		if left := left.(int64); left == -1 || left > window.Milliseconds() {
 			t.Fatalf("a window of %v ends in %d ms", window, left)
 		}
 	}

@@ -98,9 +98,8 @@ func TestRelaysHoldOneMessageLimit(t *testing.T) {
 	if err := eventually(func() error { return errors.Join(to[0].Publish(t.Context(), nil), to[1].Publish(t.Context(), nil)) }); err != nil {
 		t.Fatal(err)
 	}
-	// As with requests: a decision that the store was too slow for may stand charged, and
-	// a machine that is too slow each time has to say nearly all.
-	least := int64(limit)
+	// As with requests: a decision that the store was too slow for may stand charged. Of
+	// fewer at once, fewer are late.
 	for attempt := range 8 {
 		var a tally
 		var work sync.WaitGroup
@@ -131,11 +130,9 @@ func TestRelaysHoldOneMessageLimit(t *testing.T) {
 		if ok > limit || ok+late < limit || t.Failed() {
 			t.Fatalf("%v; the limit is %d", &a, limit)
 		}
-		if least = min(least, late); least == 0 {
+		if late == 0 {
 			return
 		}
 	}
-	if least > limit/10 {
-		t.Errorf("the store was too slow each time: at best %d decisions came too late", least)
-	}
+	t.Error("the store was too slow each time")
 }

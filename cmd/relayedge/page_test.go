@@ -148,7 +148,7 @@ limits: {max_connections: 2000, max_connections_per_ip: 3}
 	})
 
 	// The page looks every two seconds; on a machine that is busy it may be held up.
-	const within, tries = 3 * time.Second, 10
+	const within, tries = 3 * time.Second, 5
 	soon := false
 	for i := 1; i <= tries && !soon; i++ {
 		refused, err := dial(t.Context(), "127.0.0.77", e.listeners["public"], "")

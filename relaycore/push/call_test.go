@@ -187,16 +187,22 @@ func TestCallBoundsAnswers(t *testing.T) {
 			}
 		}
 	})
-	w := calling(t, s, "/short", anywhere)
-	const calls = 10
-	for range calls {
-		if o := outcome(t, w); o != Woken {
-			t.Fatal(o)
+	// net/http gives up a connection whose writer it does not hear from within 50 ms.
+	const tries = 3
+	for i := 1; ; i++ {
+		before, w := s.connections.Load(), calling(t, s, "/short", anywhere)
+		for range 3 {
+			if o := outcome(t, w); o != Woken {
+				t.Fatal(o)
+			}
 		}
-	}
-	// net/http gives up one whose writer it does not hear from within 50 ms.
-	if n := s.connections.Load(); n > calls/2 {
-		t.Errorf("%d connections for %d short answers", n, calls)
+		n := s.connections.Load() - before
+		if n == 1 {
+			break
+		}
+		if i == tries {
+			t.Fatalf("%d connections for short answers", n)
+		}
 	}
 	if o := outcome(t, calling(t, s, "/long", anywhere)); o != Woken {
 		t.Error(o)
