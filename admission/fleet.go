@@ -82,8 +82,8 @@ type Reply struct {
 // holds, and what one gives back is there for the next that asks. All connections
 // are shared in the same way.
 //
-// A bucket is shared by its debt: an edge charges n tokens for a connection, at
-// most the whole burst, until it has told the others, and then one.
+// A bucket is shared by its debt: an edge charges n tokens for a connection until
+// it has told the others, and then one.
 //
 // Its methods are for one goroutine, beside which the gate is used.
 type Fleet struct {
@@ -328,12 +328,12 @@ func (f *Fleet) press() {
 }
 
 // fold is how many times a connection is charged to a bucket before the fleet
-// knows of it. A full bucket always has enough for one.
+// knows of it.
 func (s *scope) fold(f *Fleet) int64 {
 	if f == nil || f.edges == 0 || s.cost == 0 {
 		return 1
 	}
-	return min(int64(f.edges), s.burst/s.cost)
+	return int64(f.edges)
 }
 
 func (k key) shared() (s SharedKey) {

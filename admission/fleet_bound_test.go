@@ -34,9 +34,9 @@ func mostNew(rate, burst, n int, length time.Duration) float64 {
 func TestFleetOvershootOfNewcomers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, 100).Draw(t, "per host")
-		w := newFleetWorld(capsOnly(10_000, most, 0), 1000*time.Hour, rapid.IntRange(1, 4).Draw(t, "edges"))
+		w := newFleetWorld(capsOnly(10_000, most, 0), fleetLease, rapid.IntRange(1, 4).Draw(t, "edges"))
 		a := fleetAddrs[0]
-		var joined []int
+		var joined []int // by how many edges each of them divides what needs no claim
 		edge := func() *fleetEdge { return rapid.SampledFrom(w.edges).Draw(t, "edge") }
 		t.Repeat(map[string]func(*rapid.T){
 			"admit": func(*rapid.T) {
@@ -57,13 +57,14 @@ func TestFleetOvershootOfNewcomers(t *testing.T) {
 				if len(w.edges) == 8 {
 					t.Skip("they are enough")
 				}
-				w.beat(w.join())
-				joined = append(joined, len(w.edges))
+				e := w.join()
+				w.beat(e)
+				joined = append(joined, e.fleet.Edges())
 			},
 			"the store forgets": func(*rapid.T) {
 				w.ledger = fleettest.NewLedger(w.lease)
-				for range w.edges[1:] {
-					joined = append(joined, len(w.edges))
+				for _, e := range w.edges {
+					joined = append(joined, e.fleet.Edges())
 				}
 			},
 			"": func(t *rapid.T) {
@@ -74,7 +75,7 @@ func TestFleetOvershootOfNewcomers(t *testing.T) {
 		})
 		// It does not last: as soon as so many have ended, nobody gets in before the
 		// sum is below the cap, and then up to it.
-		w.settle(3)
+		w.settle(13)
 		for _, e := range w.edges {
 			for range 1000 {
 				if w.open(a) <= most-1 {
@@ -95,6 +96,60 @@ func TestFleetOvershootOfNewcomers(t *testing.T) {
 			t.Fatalf("%d connections in the end, the cap is %d", got, want)
 		}
 	})
+}
+
+// A store that has forgotten everybody, or has just been set up, gives nobody a
+// claim to what an edge may hold that it has not heard of yet: not to one that it
+// knew, however often that asks before the others do, and not to a newcomer.
+func TestFleetStoreThatHasForgotten(t *testing.T) {
+	const most, n = 96, 3
+	for _, newcomer := range []bool{false, true} {
+		w := newFleetWorld(capsOnly(10_000, most, 0), fleetLease, n)
+		a := fleetAddrs[0]
+		first := w.edges[0]
+		fill := func(e *fleetEdge, beats int) {
+			for range beats {
+				for range most {
+					w.admit(e, a)
+				}
+				w.beat(e)
+			}
+		}
+		for range 4 {
+			for _, e := range w.edges[1:] {
+				fill(e, 1)
+			}
+			w.beat(first)
+		}
+		if got := w.open(a); got != most {
+			t.Fatalf("%d connections, want %d", got, most)
+		}
+		w.ledger = fleettest.NewLedger(fleetLease)
+		joined := n // as the edge divides it
+		if newcomer {
+			first, joined = w.join(), 1
+		}
+		w.beat(first)
+		fill(first, 10)
+		if got, want := w.open(a), mostOpen(most, n, []int{joined}); got != want {
+			t.Errorf("newcomer %v: %d connections when the store had forgotten the others, want %d", newcomer, got, want)
+		}
+		// When all that live have told it, it is as any other.
+		w.settle(int(fleetLease/beatEvery) + 2)
+		for w.open(a) > 0 {
+			for _, e := range w.edges {
+				w.release(e, a)
+			}
+		}
+		w.settle(2)
+		for range 4 {
+			w.settle(1)
+			fill(first, 1)
+		}
+		if got := w.open(a); got != most {
+			t.Errorf("newcomer %v: %d connections in the end, want %d", newcomer, got, most)
+		}
+	}
 }
 
 // Over all edges, no length of time has more new connections of a host than the
@@ -122,9 +177,6 @@ func TestFleetHoldsTheRate(t *testing.T) {
 			"beat":     func(*rapid.T) { w.beat(edge()) },
 			"beats":    func(*rapid.T) { w.settle(1) },
 			"a reply is lost": func(t *rapid.T) {
-				if burst < n {
-					t.Skip("each edge has a whole connection then, until it hears of the others")
-				}
 				e := edge()
 				b := e.fleet.Beat(w.now)
 				w.ledger.Beat(name(e, b), b, w.now)

@@ -45,12 +45,20 @@ type fleetWorld struct {
 	made   int
 }
 
+// newFleetWorld has a fleet whose edges have been in it for so long that the store
+// knows that there are no others.
 func newFleetWorld(limits admission.Limits, lease time.Duration, edges int) *fleetWorld {
 	w := &fleetWorld{limits: limits, lease: lease, ledger: fleettest.NewLedger(lease), now: time.Now().Add(time.Second)}
 	for range edges {
 		w.join()
 	}
 	w.settle(4)
+	for range 2 {
+		w.now = w.now.Add(lease / 2)
+		for _, e := range w.edges {
+			w.beat(e)
+		}
+	}
 	return w
 }
 
@@ -328,8 +336,10 @@ func TestFleetAloneAndBack(t *testing.T) {
 		t.Fatalf("%d connections without a claim, want 2", got)
 	}
 	e.fleet.Beat(w.now)
-	w.now = w.now.Add(fleetLease)
-	w.beat(w.edges[1])
+	for range 2 {
+		w.now = w.now.Add(fleetLease / 2)
+		w.beat(w.edges[1])
+	}
 	if e.fleet.Failed(w.now) {
 		t.Fatal("the edge is alone before its lease is over")
 	}

@@ -89,14 +89,14 @@ type payment struct {
 }
 
 // charge charges a connection, fold times, at the time at to a bucket that is full
-// again at the time full.
+// again at the time full. A full bucket always has enough for one, be it less than that.
 func (s *scope) charge(full, at, fold int64) payment {
 	if s.cost == 0 {
 		return payment{full, true}
 	}
-	next := max(full, at) + s.cost*fold
-	if next-at > s.burst {
+	full = max(full, at)
+	if full-at > max(0, s.burst-s.cost*fold) {
 		return payment{full, false}
 	}
-	return payment{next, true}
+	return payment{full + s.cost*fold, true}
 }

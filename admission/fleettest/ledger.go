@@ -13,6 +13,7 @@ import (
 // Ledger is the store of one fleet. It is not safe for concurrent use.
 type Ledger struct {
 	lease   time.Duration
+	since   time.Time // when the first came of the edges that it knows
 	version uint64
 	edges   map[string]*edge
 
@@ -47,6 +48,9 @@ func (l *Ledger) Claim(id string, k admission.SharedKey) int {
 	return 0
 }
 
+// Edges returns how many edges the ledger knows.
+func (l *Ledger) Edges() int { return len(l.edges) }
+
 // Size returns how many entries the ledger has.
 func (l *Ledger) Size() int {
 	n := len(l.edges) + len(l.tight) + len(l.buckets) + len(l.changed) + len(l.gone)
@@ -70,6 +74,9 @@ func (l *Ledger) Beat(id string, b admission.Beat, now time.Time) admission.Repl
 	known := me != nil && (me.number+1 == b.Number || b.Begin && me.number < b.Number)
 	if !known && (me != nil || !b.Begin) || b.Cursor > l.version {
 		return admission.Reply{Unknown: true, Edges: len(l.edges)}
+	}
+	if len(l.edges) == 0 || now.Before(l.since) {
+		l.since = now
 	}
 	if me == nil {
 		me = &edge{claims: make(map[admission.SharedKey]int)}
@@ -144,8 +151,12 @@ func (l *Ledger) ask(me *edge, a admission.Ask, now time.Time) {
 	}
 	give := a.Held
 	if a.Cap > 0 {
+		room := left
+		if now.Sub(l.since) < l.lease {
+			room = 0 // there may be edges that have not told it yet what they hold
+		}
 		// What it has and needs is not taken away: it counts on that until it is told.
-		give = max(a.Held, min(a.Want, max(left, min(me.claims[a.Key], a.Need))))
+		give = max(a.Held, min(a.Want, max(room, min(me.claims[a.Key], a.Need))))
 		loose += max(give, free(me.edges))
 	}
 	delete(me.claims, a.Key)

@@ -2,7 +2,8 @@
 --
 -- KEYS: 1 edges, 2 totals, 3 tight, 4 changed, 5 gone, 6 buckets. What an edge
 -- claims stands in a hash of its own, named as the first and its id behind it.
---   edges    a hash, id: "until number edges seen", until in milliseconds; "#": the version
+--   edges    a hash, id: "until number edges seen", until in milliseconds; "#": the version;
+--            "@": since when there has been one, in microseconds
 --   totals   a hash, key: the claims of all edges
 --   tight    a hash, key: since which version
 --   changed  a sorted set, key: the version of its last change, of keys that are tight or whose bucket is not full
@@ -87,7 +88,7 @@ end
 
 local all = redis.call('HGETALL', edges)
 for i = 1, #all, 2 do
-	if all[i] ~= '#' then
+	if all[i] ~= '#' and all[i] ~= '@' then
 		local till, number, by, seen = string.match(all[i + 1], '^(%d+) (%d+) (%d+) (%d+)$')
 		own(claims(all[i]), 'hash')
 		if not till or tonumber(till) * 1000 <= now or (leaves and all[i] == id) then
@@ -112,6 +113,15 @@ local me = alive[id]
 if me and not (me.number + 1 == number or (begin and me.number < number)) or not me and not begin or cursor > version then
 	return {1, n, 0, 0}
 end
+-- While this lasts there may be edges that have not told yet what they hold: that
+-- none is known is so because there was none, or because they were cut off or forgotten.
+local first = field(edges, '@')
+if n == 0 or first <= 0 or first > now then
+	first = now
+	redis.call('HSET', edges, '@', whole(now))
+end
+local young = now - first < lease * 1000
+
 if not me then
 	me = {}
 	alive[id] = me
@@ -164,7 +174,7 @@ for i = 9, #ARGV, 6 do
 	local give = held
 	if cap > 0 then
 		-- What it has and needs is not taken away: it counts on that until it is told.
-		give = math.max(held, math.min(want, math.max(left, math.min(claim(id, key), need))))
+		give = math.max(held, math.min(want, math.max(young and 0 or left, math.min(claim(id, key), need))))
 		loose = loose + math.max(give, free(cap, me.edges))
 	end
 	local total = others + give

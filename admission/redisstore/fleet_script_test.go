@@ -124,6 +124,37 @@ func TestFleetScriptIsTheLedger(t *testing.T) {
 	}
 }
 
+// A store that began less than a lease ago, or whose clock says so, grants what is
+// held and nothing ahead of that: others may hold the rest.
+func TestFleetStoreThatHasJustBegun(t *testing.T) {
+	const lease = time.Minute
+	b := newBeats(t, lease)
+	edge := b.store.newFleet(nil, standingClock, lease)
+	number := uint64(0)
+	for _, tt := range []struct {
+		after time.Duration
+		want  int
+	}{
+		{0, 2}, {lease / 2, 2}, {lease/2 - time.Millisecond, 2}, {time.Millisecond, 10},
+		{-time.Hour, 2}, {lease - time.Millisecond, 2}, {time.Millisecond, 10},
+		{lease, 2}, // nobody that it knew is left
+	} {
+		b.pass(tt.after)
+		number++
+		ask := admission.Ask{Held: 2, Need: 2, Want: 10, Cap: 10}
+		r := b.send(edge, admission.Beat{Number: number, Begin: true, Edges: 1, Asks: []admission.Ask{ask}})
+		if got := r.Answers[0].Claim; got != tt.want {
+			t.Errorf("%v later: a claim of %d, want %d", tt.after, got, tt.want)
+		}
+	}
+	b.server.Ask("HSET", edge.keys[0], "@", "x")
+	number++
+	r, err := edge.send(t.Context(), admission.Beat{Number: number, Begin: true, Edges: 1, Asks: []admission.Ask{{Want: 10, Cap: 10}}})
+	if err != nil || r.Answers[0].Claim != 0 {
+		t.Errorf("no time since when: %+v, %v, want no claim", r, err)
+	}
+}
+
 // No key of the fleet's stays for ever: each ends soon after the last beat, whatever
 // the script wrote in the end.
 func TestFleetKeysExpire(t *testing.T) {

@@ -53,6 +53,8 @@ func startEdges(t *testing.T, server *testredis.Server, n int, limits admission.
 		running.Wait()
 	})
 	server.Await("the edges count together", together(edges))
+	// It has known them for so long that there can be no others.
+	server.Ask("HSET", "relayedge:{fleet}:edges", "@", "1")
 	return edges
 }
 

@@ -51,7 +51,7 @@ func TestFleetKeysOfAnotherKind(t *testing.T) {
 	}
 	// Nor does what stands for an edge, a version or a number have to be one.
 	for _, hash := range append(keys[:3:3], keys[6:]...) {
-		for _, name := range []string{"stranger", "#", string(ask.Key[:])} {
+		for _, name := range []string{"stranger", "#", "@", string(ask.Key[:])} {
 			server.Ask("HSET", hash, name, "x")
 			must(t, beat(one))
 			must(t, beat(two))
