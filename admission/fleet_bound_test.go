@@ -79,7 +79,8 @@ func TestFleetOvershootOfNewcomers(t *testing.T) {
 		})
 		// It does not last: as soon as so many have ended, nobody gets in before the
 		// sum is below the cap, and then up to it.
-		w.settle(13)
+		w.settle(3)
+		w.age()
 		for _, e := range w.edges {
 			for range 1000 {
 				if w.open(a) <= most-1 {
@@ -139,7 +140,7 @@ func TestFleetStoreThatHasForgotten(t *testing.T) {
 			t.Errorf("newcomer %v: %d connections when the store had forgotten the others, want %d", newcomer, got, want)
 		}
 		// When all that live have told it, it is as any other.
-		w.settle(int(fleetLease/beatEvery) + 2)
+		w.age()
 		for w.open(a) > 0 {
 			for _, e := range w.edges {
 				w.release(e, a)

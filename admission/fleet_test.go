@@ -45,20 +45,14 @@ type fleetWorld struct {
 	made   int
 }
 
-// newFleetWorld has a fleet whose edges have been in it for so long that the store
-// knows that there are no others.
+// newFleetWorld has a fleet whose store knows that there are no other edges.
 func newFleetWorld(limits admission.Limits, lease time.Duration, edges int) *fleetWorld {
 	w := &fleetWorld{limits: limits, lease: lease, ledger: fleettest.NewLedger(lease), now: time.Now().Add(time.Second)}
 	for range edges {
 		w.join()
 	}
 	w.settle(4)
-	for range 2 {
-		w.now = w.now.Add(lease / 2)
-		for _, e := range w.edges {
-			w.beat(e)
-		}
-	}
+	w.age()
 	return w
 }
 
@@ -90,6 +84,16 @@ func (w *fleetWorld) beat(e *fleetEdge) {
 func (w *fleetWorld) settle(times int) {
 	for range times {
 		w.now = w.now.Add(beatEvery)
+		for _, e := range w.edges {
+			w.beat(e)
+		}
+	}
+}
+
+// age has all edges beat for a lease, after which the store knows that there are no others.
+func (w *fleetWorld) age() {
+	for range 2 {
+		w.now = w.now.Add(w.lease / 2)
 		for _, e := range w.edges {
 			w.beat(e)
 		}

@@ -48,9 +48,6 @@ func (l *Ledger) Claim(id string, k admission.SharedKey) int {
 	return 0
 }
 
-// Edges returns how many edges the ledger knows.
-func (l *Ledger) Edges() int { return len(l.edges) }
-
 // Size returns how many entries the ledger has.
 func (l *Ledger) Size() int {
 	n := len(l.edges) + len(l.tight) + len(l.buckets) + len(l.changed) + len(l.gone)
